@@ -218,13 +218,15 @@ def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser
 
 
 def test_the_reference_is_read_on_a_phone_without_scrolling_sideways(site, browser):
-    """Arguments, signatures and tables of words; examples and tables of numbers may scroll."""
+    """Arguments, signatures and tables of words; examples and tables of numbers may scroll. The
+    ground of code may reach a few px beyond its text.
+    """
     page = browser.new_page(viewport=dict(width=390, height=844))
     for name in ('backbones', 'checkpoints', 'inference'):
         page.goto(f'{site[1]}/api/{name}.html')
         parts = page.locator('.doc-section-item, .doc-signature code, article table').all()
         assert len(parts) > 40
-        wide = """one => one.scrollWidth > one.clientWidth + 1
+        wide = """one => one.scrollWidth > one.clientWidth + 8
             || one.getBoundingClientRect().right > 390"""
         assert [part.inner_text()[:60] for part in parts if part.evaluate(wide)] == [], name
     page.close()
