@@ -31,7 +31,7 @@ import digit_forms
 import hero
 import make_config
 from digit_scenes import write_scenes
-from example_images import SEGMENTOR, draw_smear, open_street
+from example_images import SEGMENTOR, open_street
 
 from benchmarks import plots
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
@@ -298,21 +298,12 @@ def save(figure: Figure, name: str, dpi: int, model: str, runs: str = '') -> Non
 
 
 def vis() -> Image.Image:
-    """Predictions at 640 px of the shipped detector and segmentor, side by side."""
-    pictures = []
-    for example in (draw_smear(), open_street()):
-        shipped = find_shipped(example.model)
-        inferencer = Inferencer(
-            cfg=read_config(shipped.config_file), checkpoint=shipped.name, long_side=640
-        )
-        _, picture = inferencer(np.ascontiguousarray(example.image[..., ::-1]), vis=True)
-        height = round(640 * picture.shape[0] / picture.shape[1])
-        shown = Image.fromarray(picture).resize((640, height), Image.Resampling.LANCZOS)
-        pictures.append(shown)
-    joined = Image.new('RGB', (1296, max(shown.height for shown in pictures)), 'white')
-    for left, picture in zip((0, 656), pictures, strict=True):
-        joined.paste(picture, (left, 0))
-    return joined
+    """The prediction of the shipped segmentor on the photograph of a street."""
+    shipped, image = find_shipped(SEGMENTOR), open_street().image
+    cfg = read_config(shipped.config_file)
+    inferencer = Inferencer(cfg=cfg, checkpoint=shipped.name, long_side=image.shape[1])
+    _, picture = inferencer(np.ascontiguousarray(image[..., ::-1]), vis=True)
+    return Image.fromarray(picture)
 
 
 if __name__ == '__main__':
@@ -339,5 +330,4 @@ if __name__ == '__main__':
     sheet('masks').save(FOLDER / 'sheet_two.jpg', quality=82)
     first_row = sheet('folders').crop((0, 0, 1528, 508))
     first_row.save(FOLDER / 'sheet_folders.jpg', quality=82)
-    models = versions(*(example.model for example in (draw_smear(), open_street())))
-    vis().save(FOLDER / 'vis.jpg', quality=82, comment=models)
+    vis().save(FOLDER / 'vis.jpg', quality=82, comment=versions(SEGMENTOR))

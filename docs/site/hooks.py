@@ -80,9 +80,8 @@ ITEM = re.compile(
     r'(?=<div class="doc-md-description">)',
     re.DOTALL,
 )
-# Pictures of two halves, with their height in parts of a half's width.
-HALVES = {'vis.jpg': 536 / 640, 'demo_two.webp': 562 / 804}
-HALF = re.compile(r'<img alt="([^"]*)" src="([^"]*?(vis\.jpg|demo_two\.webp))"[^>]*>')
+# A picture of two halves, of 804 x 562 px each.
+HALVES = re.compile(r'<img alt="([^"]*)" src="([^"]*?demo_two\.webp)"[^>]*>')
 UNSEARCHED = re.compile(r'docs/benchmarks/(?!details)|overview\.md$')
 
 
@@ -175,7 +174,7 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
         text = f'<code>{name}</code>'
         return f'<a href="{entry[0]}.html#{entry[1]}">{text}</a>' if entry else text
 
-    html = HALF.sub(halves, html)
+    html = HALVES.sub(halves, html)
     html = SIGNATURE.sub(put_below_text, html)
     html = ITEM.sub(r'<div class="argument">\1</div>', html)
     html = re.sub(r'<th[^>]*></th>', '<td></td>', html)
@@ -185,8 +184,8 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 
 def halves(match: re.Match[str]) -> str:
     """A picture twice: on phones, each shows a half (site.css)."""
-    text, source, name = match.groups()
-    style = f'style="--ratio: {1 / HALVES[name]:.3f}"'
+    text, source = match.groups()
+    style = f'style="--ratio: {804 / 562:.3f}"'
     images = f'<img alt="{text}" src="{source}" {style}><img alt="" src="{source}" {style}>'
     return f'<span class="halves">{images}</span>'
 
