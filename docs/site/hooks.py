@@ -116,7 +116,8 @@ def on_files(files: Any, config: Any) -> Any:
             else:
                 add(name, abs_src_path=str(file))
     home = (ROOT / 'docs/site/index.md').read_text(encoding='utf-8')
-    drawn = {*IMAGE.findall(home), *map(dark, IMAGE.findall(home)), *SHEET.findall(home)}
+    drawn = {*IMAGE.findall(home), *SHEET.findall(home)}
+    drawn |= {dark(name) for one in PICTURE.findall(home) for name in IMAGE.findall(one)}
     for name in drawn - files.src_uris.keys():
         add(name, abs_src_path=str(ROOT / name))
     for name, text in reference().items():

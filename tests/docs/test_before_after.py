@@ -49,6 +49,14 @@ def test_the_guide_has_the_counts_of_the_boxes():
         assert cells == f'{red} of {all_red} | {white} of {all_white} | {extra}'
 
 
+def test_the_first_page_has_the_white_cells_of_all_images():
+    page = ' '.join((ROOT / 'docs/site/index.md').read_text(encoding='utf-8').split())
+    before, after = (picture.count(one, [*picture.read_truth()]) for one in picture.MODELS)
+    assert before.white == 0 and f'finds none of the {before.all_white} white cells' in page
+    assert f'After the training, it finds {after.white} of them' in page
+    assert after.red > before.red and after.extra > before.extra
+
+
 def test_the_caption_says_what_the_picture_shows():
     """The shipped detector takes both white cells for red ones; the trained one finds both."""
     images = [*picture.read_truth()][: picture.SHOWN]

@@ -233,9 +233,10 @@ def check_search(index):
 
 def check_home(page):
     """A card has the four commands for own pictures; the card of each task has a command and the
-    config that it names.
+    config that it names; the last one predicts.
     """
-    own, *cards = page.split('<div class="task">')[1:]
+    own, *cards, last = page.split('<div class="task">')[1:]
+    assert re.findall(r'tools/(\w+)\.py', last.split('</pre>')[0]) == ['infer']
     assert re.findall(r'tools/(\w+)\.py', own) == ['make_config', 'train', 'test', 'infer']
     assert len(cards) == 3
     for card in cards:
