@@ -144,6 +144,15 @@ def panel(sheet: Sheet, model: Segmentor, view: View, x: float, base: float, sca
     return top
 
 
+def legend(sheet: Sheet, names: list[str], x: float, y: float, columns: int, width: float) -> None:
+    """Write the classes with their colours, in columns of ``width`` px. x, y: upper left corner."""
+    rows = -(-len(names) // columns)
+    for place, name in enumerate(names):
+        left, upper = x + place // rows * width, y + place % rows * 17
+        sheet.axis.add_patch(Rectangle((left, upper), 11, 11, color=COLOURS[name]))
+        sheet.write(left + 17, upper + 10, name, 13)
+
+
 def crop(sheet: Sheet, x: float, y: float, scale: float) -> None:
     """Draw the size of the images in training, to scale, from its upper left corner."""
     style = dict(fill=False, edgecolor=sheet.theme.soft, linestyle=(0, (4, 2)), linewidth=1.3)
@@ -230,6 +239,7 @@ def draw_wide(model: Segmentor, theme: str) -> Figure:
     """The picture for a page of about 900 px."""
     sheet, scale, left, base = Sheet(930, 638, theme), 0.4, 18, 380
     sheet.write(left, 34, f'{TITLE}, one photograph, to scale', 17, weight='bold')
+    legend(sheet, model.names, left, 58, 3, 110)
     x = float(left)
     panel(sheet, model, LARGE, x, base, scale)
     x += LARGE.size[0] * scale + 22
@@ -254,7 +264,7 @@ def draw_wide(model: Segmentor, theme: str) -> Figure:
 
 def draw_narrow(model: Segmentor, theme: str) -> Figure:
     """The picture for a phone, 350 px wide."""
-    sheet, scale, left = Sheet(350, 1058, theme), 0.327, 18
+    sheet, scale, left = Sheet(350, 1138, theme), 0.327, 18
     sheet.write(left, 34, TITLE, 16, weight='bold')
     sheet.write(left, 54, 'One photograph, to scale')
     panel(sheet, model, LARGE, left, 240, scale)
@@ -265,10 +275,11 @@ def draw_narrow(model: Segmentor, theme: str) -> Figure:
     top = panel(sheet, model, SMALL, x, 606, scale)
     middle = x + SMALL.size[0] * scale / 2
     sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
-    sheet.write(left, 660, 'mIoU (%) by image width in px', 16, weight='bold')
-    sheet.write(left, 680, f'{model.card.images} real street images (CamVid)')
-    sheet.curve(model.card, left=44, right=332, top=692, bottom=786, text=model.card.advice)
-    training(sheet, 80, 296, 822, 'widths in training')
-    sheet.write(left, 872, 'Four encodings, trained at 64 px', 16, weight='bold')
-    rivals(sheet, left=44, right=218, top=910, bottom=1008)
+    legend(sheet, model.names, left, 644, 3, 108)
+    sheet.write(left, 740, 'mIoU (%) by image width in px', 16, weight='bold')
+    sheet.write(left, 760, f'{model.card.images} real street images (CamVid)')
+    sheet.curve(model.card, left=44, right=332, top=772, bottom=866, text='advised widths')
+    training(sheet, 80, 296, 902, 'widths in training')
+    sheet.write(left, 952, 'Four encodings, trained at 64 px', 16, weight='bold')
+    rivals(sheet, left=44, right=218, top=990, bottom=1088)
     return sheet.figure

@@ -141,9 +141,9 @@ class Sheet:
         highest = 20 * np.ceil((values.max() + 4) / 20)
         places = np.interp(widths, (widths.min(), widths.max()), (left + 36, right - 36))
         heights = bottom - (bottom - top) * values / highest
-        first = [score.is_good for score in card.scores].index(True)
-        start = (places[first - 1] + places[first]) / 2 if first else left
-        self.axis.add_patch(Rectangle((start, top), right - start, bottom - top, color=theme.band))
+        good = places[[score.is_good for score in card.scores]]
+        start, end = good[0], good[-1]
+        self.axis.add_patch(Rectangle((start, top), end - start, bottom - top, color=theme.band))
         self.write(start + 10, bottom - 9, text or card.advice, size, color=theme.soft)
         for percent in np.arange(0, highest + 1, 20):
             y = bottom - (bottom - top) * percent / highest

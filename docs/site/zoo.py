@@ -36,7 +36,7 @@ def zoo() -> str:
     text = '## Models with weights\n\n' + shipped_table(shipped_models(costs))
     text += f'\n{RECIPES}\n'
     models = recipes(costs)
-    models.sort(key=lambda model: not model['scores'])  # those without a score come last
+    models.sort(key=order)
     for task, size, metrics in TABLES:
         columns = ('recipe', 'data', 'parameters, M', f'GMACs at {size[0]} x {size[1]}', *metrics)
         text += f'### {task}\n\n| {" | ".join((*columns, "status"))} |\n'
@@ -54,6 +54,12 @@ def zoo() -> str:
             text += f'| {" | ".join((*cells, *scores, model["status"]))} |\n'
         text += '\n'
     return text
+
+
+def order(model: dict[str, Any]) -> tuple[bool, str, float]:
+    """Recipes with a score come first, and those that differ in size alone stand by size."""
+    kind = re.sub(r'-[tsbl](?=[_-])|_\d+xb\d+', '', model['name'].partition(']')[0])
+    return not model['scores'], kind, float(model['parameters'])
 
 
 def shipped_table(models: list[dict[str, Any]]) -> str:

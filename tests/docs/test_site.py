@@ -240,7 +240,7 @@ def check_home(page):
     assert re.findall(r'tools/(\w+)\.py', own) == ['make_config', 'train', 'test', 'infer']
     assert len(cards) == 3
     for card in cards:
-        command, config = re.findall(r'<code>(.+?)</code></pre>', card, re.DOTALL)[:2]
+        command, config = re.findall(r'<pre>.*?<code>(.+?)</code></pre>', card, re.DOTALL)[:2]
         text = re.sub('<.+?>', '', config)
         (name,) = re.findall(r'tools/train\.py (\w+\.py)', re.sub('<.+?>', '', command))
         assert text.startswith(f'# {name}\n')
