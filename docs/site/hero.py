@@ -128,10 +128,11 @@ def show_classes(
     outline = [patheffects.withStroke(linewidth=2.5, foreground='#14181f')]
     for label, (across, down, radius) in spots(classes).items():
         name = names[label]
-        if radius * scale >= 3.2 * len(name):  # half of the text's width is at most the radius
-            place = (x + across * scale, top + down * scale)
+        if radius * scale >= 3.2 * len(name):
+            half = 4.6 * len(name)  # of the text's width
+            middle = np.clip(x + across * scale, x + half, x + shown - half)
             style = dict(ha='center', va='center', color='white', path_effects=outline)
-            sheet.write(*place, name, 14, weight='bold', **style)
+            sheet.write(middle, top + down * scale, name, 14, weight='bold', **style)
     return top
 
 
