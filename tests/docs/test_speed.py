@@ -23,6 +23,7 @@ PEERS = {
     "timm's DeiT-S": 'timm_deit_small',
 }
 WHOLE_MODELS = {'RetinaNet': 'retinanet', 'Semantic FPN': 'semantic_fpn'}
+ROW_ON_A_CPU = r'(.+?)(, training step)?, (\d+ x \d+|\d+)(?: px, batch (\d))?'
 RUNTIMES = ('', '_onnxruntime', '_openvino_bf16')  # columns of the table of whole models
 
 
@@ -41,10 +42,10 @@ def tables(heading, page=PAGE):
     return found
 
 
-def case_of(rows, size, batch, *models):
-    """Rows of the forward case in fp32 that has all of some models: every model and round."""
+def case_of(rows, size, batch, *models, mode='forward'):
+    """Rows of the case in fp32 that has all of some models: every model and round."""
     height, width = map(int, size.split(' x '))
-    setting = dict(height=height, width=width, batch=int(batch), dtype='fp32', mode='forward')
+    setting = dict(height=height, width=width, batch=int(batch), dtype='fp32', mode=mode)
     for column, value in setting.items():
         rows = rows[rows[column] == value]
     (case,) = (case for _, case in rows.groupby('comparison') if {*models} <= {*case['model']})
@@ -54,12 +55,10 @@ def case_of(rows, size, batch, *models):
 @pytest.mark.parametrize('row', tables('On a CPU')[0], ids=' '.join)
 def test_backbones(row):
     what, peer, ratio, milliseconds, peer_milliseconds = row
-    name, size, batch = re.fullmatch(r'(.+?), (\d+ x \d+|\d+)(?: px, batch (\d))?', what).groups(
-        '1'
-    )
+    name, step, size, batch = re.fullmatch(ROW_ON_A_CPU, what).groups()
     size = size if ' x ' in size else f'{size} x {size}'
-    model, other = BACKBONES[name], PEERS[peer]
-    rows = case_of(measured('cpu'), size, batch, model, other)
+    model, other, mode = BACKBONES[name], PEERS[peer], 'train' if step else 'forward'
+    rows = case_of(measured('cpu'), size, batch or 1, model, other, mode=mode)
     medians = 1e3 * rows.groupby('model')['seconds'].median()
     assert milliseconds == f'{medians[model]:.0f}'
     assert peer_milliseconds == f'{medians[other]:.0f}'
@@ -68,10 +67,21 @@ def test_backbones(row):
     (bars,) = (
         group
         for group in read_bars('cpu')
-        if {model, other} <= {*group.models} and group.case.mode == 'forward'
+        if {model, other} <= {*group.models} and group.case.mode == mode
         if f'{group.case.height} x {group.case.width}' == size
     )
-    assert name in bars.what, 'the plot above the table shows it'
+    assert name in bars.what, 'the plot below the table shows it'
+
+
+def test_table_and_plot_have_the_same_times():
+    compared = {tuple(what.split(', ')) for what, *_ in tables('On a CPU')[0]}
+    plotted = {
+        tuple(bars.what.replace(' (Twins-PCPVT-S)', '').removesuffix(' px').split(', '))
+        for bars in read_bars('cpu')
+    }
+    assert compared == plotted
+    bars = sum(len(bars.models) for bars in read_bars('cpu'))
+    assert len(tables('On a CPU')[0]) == bars - len(plotted), 'a row for each bar of a peer'
 
 
 @pytest.mark.parametrize('row', tables('Images per second')[0], ids=' '.join)
@@ -101,7 +111,7 @@ def test_missed_goals_are_counted():
 
 def gpu_rows():
     """Rows of both tables on a GPU: whether it is a training step, then the cells."""
-    forward, training = tables('On a GPU')
+    forward, training, _ = tables('On a GPU')
     return [('forward', *row) for row in forward] + [('train', *row) for row in training]
 
 
@@ -127,13 +137,25 @@ def test_cuda_graphs_and_a_model_without_class_token():
     text = ' '.join(PAGE.partition('## On a GPU\n')[2].partition('\n## ')[0].split())
     rows = measured('gpu')
     graphs = rows[rows['comparison'] == 'graphs']
-    times = 1e3 * graphs.groupby(['batch', 'model'])['seconds'].median()
-    one, many = times[1], times[64]
-    assert f'{one["cpvt_small_graphs"]:.1f} instead of {one["cpvt_small"]:.1f} ms' in text
-    assert f'{many["cpvt_small_graphs"]:.1f} instead of {many["cpvt_small"]:.1f} ms' in text
+    seconds = 1e3 * graphs.pivot(index=['batch', 'round'], columns='model', values='seconds')
+    told = tables('On a GPU')[2]
+    assert [int(images) for images, *_ in told] == [1, 64]
+    for images, with_graphs, plain, ratio in told:
+        rounds = seconds.loc[int(images)]
+        assert with_graphs == f'{rounds["cpvt_small_graphs"].median():.1f}'
+        assert plain == f'{rounds["cpvt_small"].median():.1f}'
+        speeds = rounds['cpvt_small'] / rounds['cpvt_small_graphs']
+        assert ratio == f'{speeds.median():.2f}'
+    details = ' '.join(DETAILS.split())
+    assert f'adds CUDA graphs: {told[0][3]} times as fast for one image' in details
+    first, second = seconds.loc[1]['cpvt_small']
+    assert f'took {first:.1f} ms in one round and {second:.1f} ms in the other' in text
+    alone = rows[(rows['batch'] == 1) & (rows['comparison'] == 'columns')]
+    first, second = 1e3 * alone[alone['model'] == 'cpvt_small'].sort_values('round')['seconds']
+    assert f'in the first table it took {first:.1f} and {second:.1f} ms' in text
     ratios = {ratio.what: ratio.values(rows).median() for ratio in read_suite('gpu')[1]}
     (both,) = (value for what, value in ratios.items() if 'both with CUDA graphs' in what)
-    assert f'{both:.2f} times as fast as DeiT-S with CUDA graphs' in text
+    assert f'With CUDA graphs in both, CPVT-S is {both:.2f} times as fast as DeiT-S (64' in text
     many = rows[rows['batch'] == 512].groupby('model')['images_per_second'].median()
     gap = many['cpvt_small_gap'] / many['timm_deit_small']
     assert f'CPVT-S-GAP is {gap:.2f} times as fast as DeiT-S (512 images)' in text
