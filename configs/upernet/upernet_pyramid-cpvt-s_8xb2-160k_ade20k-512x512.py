@@ -1,5 +1,5 @@
-# Twins' recipe: 8 GPUs * 2 crops = 16; 160k iterations are 127 times through the 20,210 images.
-# Drop path 0.2.
+# 8 GPUs * 2 crops = 16, the batch of Twins' B and L; 160k iterations are 127 times through the
+# 20,210 images. Drop path 0.2. S of Twins was trained with 32 crops: 8xb4.
 _base_ = [
     '../_base_/models/upernet.py',
     '../_base_/datasets/ade20k.py',

@@ -35,6 +35,17 @@ def costs():
         return {(row['model'], int(row['height'])): row for row in csv.DictReader(file)}
 
 
+def test_a_published_score_stands_at_one_batch():
+    """Recipes that differ in their batch alone do not share a score: it belongs to one of them."""
+    for readme in (ROOT / 'configs').glob('*/README.md'):
+        rows = re.findall(r'^\| \[(\S+)\]\(\1\.py\) \|.*\| (\d[^|]+) \|$', readme.read_text(), re.M)
+        models = [(re.sub(r'_\d+xb\d+', '', name), scores) for name, scores in rows]
+        assert len(models) == len({*models}), readme
+    ablations = (ROOT / 'configs/imagenet/ablations/README.md').read_text()
+    marked = re.findall(r'^\| \[.* (\d\d\.\d)† \|$', ablations, re.MULTILINE)
+    assert sorted([*{*marked}] * 2) == sorted(marked), 'two readings share each figure'
+
+
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r'[\w./-]+\.md', (ROOT / 'docs/mkdocs.yml').read_text())
     pages = set()
