@@ -74,12 +74,11 @@ def read_card(name: str) -> Card:
     (test_width,) = (int(width) for factor, width, _, _ in rows if factor == '1')
     low, high = shipped.sizes['low'], shipped.sizes['high']
     metric = shipped.sizes['metric']
-    percent = 100 if metric == 'coco/bbox_mAP' else 1
     scores = [
         Score(
             int(width),
             int(height),
-            percent * float(value),
+            float(value),
             low <= round(int(width) / test_width, 3) <= high,
         )
         for _, width, height, value in rows

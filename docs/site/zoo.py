@@ -104,7 +104,7 @@ def zoo_entry(name: str, task: str, costs: dict[tuple[int, int], dict[str, str]]
 
 
 def shipped_models(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> list[dict[str, Any]]:
-    """Models whose weights ship, with the best score of their cards, in percent."""
+    """Models whose weights ship, with the best score of their cards."""
     index = json.loads((ROOT / 'cpvt_backbones/weights/index.json').read_text())
     models = []
     for name, shipped in index.items():
@@ -114,15 +114,13 @@ def shipped_models(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> l
             for line in (ROOT / card).read_text().splitlines()
             if line[:2] == '| '
         ]
-        metric = rows[0][2].rpartition('/')[2]
-        task = {'top1': 0, 'bbox_mAP': 1, 'mIoU': 3}[metric]
+        task = {'top-1, %': 0, 'box AP, %': 1, 'mIoU, %': 3}[rows[0][2]]
         _, size, best = max(rows[2:], key=lambda cells: float(cells[2]))
-        score = float(best) * (100 if metric == 'bbox_mAP' else 1)
         entry = zoo_entry(
             f'[{name}](../{card})', TABLES[task][0], costs[Path(shipped['config']).stem]
         )
         (entry['data'],) = re.findall(r'^\*\*Data\.\*\* (\w+)', (ROOT / card).read_text(), re.M)
-        entry['scores'] = [f'{score:.1f}']
+        entry['scores'] = [f'{float(best):.1f}']
         entry['size'] = f'{size} px'
         models.append(entry)
     return models

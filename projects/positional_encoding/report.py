@@ -34,7 +34,7 @@ from .transfer import STARTS
 from .variants import CURVES, VARIANTS, encoding_of
 
 TINY = 'tiny_imagenet_'  # of the plots' names
-METRICS = {'coco/bbox_mAP': 'box AP', 'mIoU': 'mIoU (%)'}
+METRICS = {'coco/bbox_mAP': 'box AP (%)', 'mIoU': 'mIoU (%)'}
 """Names of mmdet's and mmseg's metrics for a reader."""
 
 TITLES = {'retinanet': 'RetinaNet on BCCD', 'semantic-fpn': 'Semantic FPN on CamVid'}
@@ -329,12 +329,18 @@ def transfer_report(results: pd.DataFrame) -> str:
         ' the sizes of its row.',
         '![Accuracy against test size](dense_transfer.png)',
     ]
-    for (task, metric), rows in results.groupby(['task', 'metric']):
+    for (task, metric), rows in in_percent(results).groupby(['task', 'metric']):
         parts += [
             f'**{TITLES.get(task, task)}, {METRICS.get(metric, metric)}**',
-            transfer_table(rows, digits=1 if metric == 'mIoU' else 3),
+            transfer_table(rows, digits=1),
         ]
     return '\n\n'.join(parts)
+
+
+def in_percent(results: pd.DataFrame) -> pd.DataFrame:
+    """Results of the dense transfer with box AP in percent: mmdet reports shares of 1."""
+    factor = results['metric'].map({'coco/bbox_mAP': 100}).fillna(1)
+    return results.assign(value=factor * results['value'])
 
 
 def transfer_table(results: pd.DataFrame, digits: int) -> str:
@@ -450,7 +456,7 @@ def draw_transfer(results: pd.DataFrame, folder: Path) -> None:
     """Draw the metric against test size, a panel for each task: dashed from random weights, a
     colour for each encoding.
     """
-    tasks = results.groupby(['task', 'metric'])
+    tasks = in_percent(results).groupby(['task', 'metric'])
     figure, axes = plots.new_figure(0.5 + 2.5 * len(tasks), ratios=(1,) * len(tasks))
     for axis, ((task, metric), rows) in zip(axes, tasks, strict=True):
         for start, encoding in product(STARTS, encodings_of(rows)):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 12_000_000
 NAME = re.compile(r'[a-z0-9_]+-[a-z0-9_]+')
+LABELS = {'accuracy/top1': 'top-1, %', 'coco/bbox_mAP': 'box AP, %', 'mIoU': 'mIoU, %'}
 
 
 def card(
@@ -58,8 +59,9 @@ def card(
     from cpvt_backbones.toolboxes import read_config
 
     metric = main_metric(rows)
+    label = LABELS.get(metric, metric)
     lines = [
-        f'| {row.size} | {row.width:.0f} x {row.height:.0f} | {row.metrics[metric]:.4g} |'
+        f'| {row.size} | {row.width:.0f} x {row.height:.0f} | {in_percent(row, metric):.4g} |'
         for row in rows
     ]
     cfg = read_config(ROOT / entry.config)
@@ -111,7 +113,7 @@ Normalise RGB images with mean {list(pixels.mean)} and standard deviation
 **Accuracy** of this file on {rows[0].images} images, without fine-tuning at any size. Size 1 is the
 test scale of its config.
 
-| size | mean px | {metric} |
+| size | mean px | {label} |
 | --- | --- | ---: |
 {chr(10).join(lines)}
 
@@ -126,6 +128,11 @@ There the metric is at least {GOOD:.0%} of its best.
 
 **File.** fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
 """
+
+
+def in_percent(row: 'SweepRow', metric: str) -> float:
+    """A metric as the card has it: mmdet reports box AP as a share of 1."""
+    return row.metrics[metric] * (100 if metric == 'coco/bbox_mAP' else 1)
 
 
 def write_file(name: str, checkpoint: str, cfg: 'Config') -> Path:

@@ -46,6 +46,27 @@ def test_a_published_score_stands_at_one_batch():
     assert sorted([*{*marked}] * 2) == sorted(marked), 'two readings share each figure'
 
 
+def pages_for_readers():
+    """Markdown of the repository, without the changes of earlier versions."""
+    found = [ROOT / 'README.md']
+    for folder in ('docs', 'configs', 'projects', 'demo', 'cpvt_backbones/weights'):
+        found += (ROOT / folder).rglob('*.md')
+    return found
+
+
+@pytest.mark.parametrize('page', pages_for_readers(), ids=lambda path: path.name)
+def test_scores_are_in_percent(page):
+    """In sentences and in columns of AP, mIoU and top-1."""
+    text = page.read_text()
+    metric = r'\b(?:AP|AP50|mIoU|top-1)\b'
+    assert re.findall(rf'{metric}(?: is| of|:)? 0\.\d\d', ' '.join(text.split())) == []
+    for table in re.findall(r'(?:^\|.*\n)+', text, re.MULTILINE):
+        head, _, *rows = ([*line.strip('|\n').split('|')] for line in table.splitlines())
+        for place, name in enumerate(head):
+            if re.search(metric, name):
+                assert [row for row in rows if re.match(r' *0\.\d\d', row[place])] == []
+
+
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r'[\w./-]+\.md', (ROOT / 'docs/mkdocs.yml').read_text())
     pages = set()
@@ -171,8 +192,7 @@ def test_accuracies_in_the_readme_are_the_best_of_the_cards():
     for name, value, width in rows:
         card = (ROOT / f'cpvt_backbones/weights/{name}.md').read_text()
         rows_of_card = re.findall(r'^\| [\d.]+(?:px)? \| (\d+) x \d+ \| ([\d.]+) \|$', card, re.M)
-        percent = 100 if 'bbox_mAP' in card else 1
-        scores = {at: percent * float(score) for at, score in rows_of_card}
+        scores = {at: float(score) for at, score in rows_of_card}
         assert max(scores, key=scores.get) == width
         assert scores[width] == pytest.approx(float(value), abs=0.051), name
 

@@ -153,6 +153,7 @@ def test_shipped_weights_are_the_trained_model_and_their_card_has_its_figures(
         '**For.** Toys on tables.\n\n**Not for.** Games.\n',
         '**Recipe.** `other.py`, at commit abc123.',
         '**Development scores.** Two recipes.\n',
+        '| size | mean px | top-1, % |\n',
         '| 1 | 112 x 112 | 71.5 |\n| 2 | 224 x 224 | 68.25 |\n\n',
         'Stay at 1 to 2 times the test scale (112 to 224 px',
         entry.sha256,
