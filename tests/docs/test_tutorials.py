@@ -54,7 +54,8 @@ def test_autolabel(call, tmp_path):
 @pytest.mark.slow
 def test_detector_from_voc(call, tmp_path):
     pytest.importorskip('mmdet')
-    run_page('docs/tutorials/detector_voc.md', call, SCENES)
+    few = {**SCENES, '--heldout 128x128:50': '--heldout 128x128:4'}
+    run_page('docs/tutorials/detector_voc.md', call, few)
 
     def boxes(*files):
         contents = [json.loads((tmp_path / file).read_text()) for file in files]
@@ -62,15 +63,16 @@ def test_detector_from_voc(call, tmp_path):
 
     converted = boxes('mine/voc/train.json', 'mine/voc/val.json')
     assert converted == boxes('data/digits/train_128x128/instances.json')
-    assert len([*(tmp_path / 'out/voc/vis').iterdir()]) == 12
+    assert len([*(tmp_path / 'out/voc/vis').iterdir()]) == 4
 
 
 def test_segmentor(call, tmp_path):
     pytest.importorskip('mmseg')
     few = {'--train 128x128:200': '--train 128x128:12'}
+    few |= {'--heldout 128x128:50': '--heldout 128x128:4'}
     few |= {'--length 150': '--length 2', 'iter_150': 'iter_2'}
     run_page('docs/tutorials/segmentor.md', call, few)
-    assert len(predictions(tmp_path, 'segmentor')) == 12
+    assert len(predictions(tmp_path, 'segmentor')) == 4
     masks = [np.asarray(Image.open(file)) for file in (tmp_path / 'data/masks').iterdir()]
     assert len(masks) == 12 and {*np.unique(masks)} == {0, 255}
 
@@ -139,6 +141,7 @@ def test_classifier(call, tmp_path):
     pytest.importorskip('mmpretrain')
     few = {
         '--train 128x128:1000': '--train 128x128:40',
+        '--heldout 128x128:50': '--heldout 128x128:20',
         '--length 10': '--length 2',
         'epoch_10': 'epoch_2',
     }
