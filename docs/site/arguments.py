@@ -1,7 +1,7 @@
 """Extension of griffe: arguments are documented with those of another class, and with values.
 
 The docstrings of the backbones say "The other arguments are those of" a class. In the reference,
-these arguments take the place of the sentence. A default that is a constant shows its value. Each
+these arguments take the place of the sentence, in the order of the signature. A default that is a constant shows its value. Each
 class and function says from where it is imported. Examples stand below the first paragraph.
 """
 
@@ -16,7 +16,8 @@ import griffe
 OTHERS = re.compile(r'\n\n *The other arguments are those of :class:`(?:[\w.]+\.)?(\w+)`\.')
 FIRST = re.compile(r'\n{2,}')  # ends the first paragraph
 EXAMPLES = re.compile(r'\n\nExamples?:\n(?:(?: +.*)?\n)*(?: +.+)')
-ARGUMENT = re.compile(r'^    (\w+): .+(?:\n {5,}.+)*', re.MULTILINE)
+SECTION = re.compile(r'(?<=^Args:\n)(?:    .+(?:\n|\Z))+', re.MULTILINE)
+ARGUMENT = re.compile(r'^    (\w+)(?:, \w+)*: .+(?:\n {5,}.+)*', re.MULTILINE)  # or several
 CONSTANT = re.compile(r'[A-Z][A-Z_]+(\[\d\])?')
 
 
@@ -86,19 +87,19 @@ def put_examples_first(one: griffe.Object) -> None:
 
 
 def add_arguments(one: griffe.Class, classes: dict[str, griffe.Class]) -> None:
-    """Put the arguments of the class that the docstring names behind its own."""
+    """Add the arguments of the class that the docstring names, in the order of the signature."""
     text = one.docstring.value if one.docstring else ''
     if not (match := OTHERS.search(text)):
         return
     base = classes[match[1]]
     add_arguments(base, classes)  # it may share those of a third
-    accepted = {parameter.name for parameter in one.parameters}
-    own = {found[1]: found for found in ARGUMENT.finditer(text) if found[1] in accepted}
-    shared = [
-        argument[0]
-        for argument in ARGUMENT.finditer(base.docstring.value)
-        if argument[1] in accepted - own.keys()
-    ]
-    end = max(argument.end() for argument in own.values())
-    text = text[:end] + '\n' + '\n'.join(shared) + text[end:]
+    order = [parameter.name for parameter in one.parameters]
+    documented = {
+        found[1]: found[0]
+        for docstring in (base.docstring.value, text)  # its own text of an argument counts
+        for found in ARGUMENT.finditer(SECTION.search(docstring)[0])
+        if found[1] in order
+    }
+    rows = ''.join(f'{documented[name]}\n' for name in sorted(documented, key=order.index))
+    text = SECTION.sub(lambda match: rows, text, count=1)
     one.docstring.value = OTHERS.sub('', text)

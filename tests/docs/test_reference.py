@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import griffe
 import pytest
 import torch
 from mmengine.registry import MODELS
@@ -148,6 +149,35 @@ def test_every_name_is_imported_from_where_the_reference_says(site):
             assert f'{found.__module__}.{found.__qualname__}' == path
     (peg,) = (one for one in site.entries()['layers'].values() if one.name == 'PEG')
     assert site.import_path(peg) == 'cpvt_backbones'
+
+
+def parameter_rows(one):
+    """Names of the arguments that a docstring describes; a row may have several."""
+    for section in one.docstring.parse('google', warnings=False) if one.docstring else ():
+        if section.kind.value == 'parameters':
+            for row in section.value:
+                yield from row.name.replace('*', '').split(', ')
+
+
+def test_arguments_are_described_in_the_order_of_the_signature(site):
+    """Those of another class, which the site adds, stand among a class's own."""
+    extension = import_module('arguments').SharedArguments()  # which `site` has imported
+    extensions = griffe.load_extensions(extension)
+    package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)], extensions=extensions)
+    described = {}
+    for names in site.entries().values():
+        for path in names:
+            one = package[path.removeprefix('cpvt_backbones.')]
+            functions = [*one.functions.values()] if one.is_class else []
+            for owner in (one, *functions):
+                if rows := [*parameter_rows(owner)]:
+                    order = [parameter.name for parameter in owner.parameters]
+                    assert rows == [name for name in order if name in rows], owner.path
+                    described[owner.path] = rows
+    assert len(described) > 120
+    for path in ('cpvt.CPVT', 'multi_scale.MultiScaleCPVT', 'pyramid_cpvt.PyramidCPVT'):
+        rows = described[f'cpvt_backbones.backbones.{path}']
+        assert rows[-3:] == ['frozen_stages', 'with_cp', 'init_cfg']  # of Backbone
 
 
 def test_every_attribute_has_its_type(site):
