@@ -1,8 +1,9 @@
 """Extension of griffe: arguments are documented with those of another class, and with values.
 
 The docstrings of the backbones say "The other arguments are those of" a class. In the reference,
-these arguments take the place of the sentence, in the order of the signature. A default that is a constant shows its value. Each
-class and function says from where it is imported. Examples stand below the first paragraph.
+these arguments take the place of the sentence, in the order of the signature. A default that is a
+constant shows its value. Each class and function says from where it is imported. Examples stand
+below the first paragraph.
 """
 
 import inspect

@@ -15,16 +15,3 @@ for (const code of document.querySelectorAll('.md-typeset .language-bash pre > c
     text.replaceWith(...parts)
   }
 }
-
-// On a phone, a long config in a card is folded.
-if (matchMedia('(max-width: 44.9em)').matches) {
-  for (const block of document.querySelectorAll('.md-typeset .task .highlight')) {
-    const lines = block.textContent.trim().split('\n').length
-    if (lines < 12) continue
-    const details = document.createElement('details')
-    const summary = document.createElement('summary')
-    summary.textContent = `Show the config, ${lines} lines`
-    block.replaceWith(details)
-    details.append(summary, block)
-  }
-}

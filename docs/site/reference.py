@@ -14,6 +14,7 @@ from typing import Any
 import griffe
 import yaml
 from arguments import import_path
+from contents import GUIDES, PAGES
 
 ROOT = Path(__file__).parents[2]
 ROLE = re.compile(r':(?:class|func|meth|mod|attr|data):`~?(?:[\w.]+\.)?(\w+)`')
@@ -78,97 +79,7 @@ The scripts of the folder `tools` of a clone, with all arguments.
 [export](../docs/export.md).
 
 """
-# Entries that a page of the reference begins with, in this order; the others come under a heading.
-MAIN = {
-    'backbones': (
-        'PyramidCPVT',
-        'MultiScaleCPVT',
-        'CPVT',
-        'Backbone',
-        'list_archs',
-        'build_with_peg',
-    ),
-    'layers': (
-        'PEG',
-        'PEGPosition',
-        'LearnedTable',
-        'SinCos',
-        'Relative',
-        'DecomposedRelative',
-        'RoPE',
-        'PositionEncoding',
-        'register_position',
-        'Stage',
-        'Attention',
-        'WindowAttention',
-        'SpatialReductionAttention',
-        'PatchEmbed',
-        'Block',
-        'MLP',
-    ),
-    'inference': (
-        'Inferencer',
-        'Result',
-        'find_images',
-        'read_image',
-        'predict_to_folder',
-        'Summary',
-        'merge_shards',
-        'read_config',
-        'ValueRange',
-        'ImageError',
-    ),
-    'export': ('export', 'ExportedModel', 'graph_of', 'verify', 'Comparison'),
-    'checkpoints': (
-        'load_weights',
-        'load_checkpoint',
-        'convert_state_dict',
-        'export_state_dict',
-        'read_checkpoint',
-        'locate_checkpoint',
-        'ConversionReport',
-        'CheckpointError',
-    ),
-    'weights': ('shipped_weights', 'find_shipped'),
-    'engine': (
-        'ValidSizesDetDataPreprocessor',
-        'ValidSizesSegDataPreProcessor',
-        'ValidSizesClsDataPreprocessor',
-        'ValidSizes',
-        'LayerDecayOptimWrapperConstructor',
-        'DurableCheckpointHook',
-        'TrainingCheckHook',
-        'WarmupEMAHook',
-        'PredictBySizeHook',
-        'predict_by_size',
-        'DistillationHead',
-        'HardDistillation',
-        'DETRWithPEG',
-        'LoadRange',
-    ),
-    'analysis': (
-        'sweep',
-        'good_sizes',
-        'complexity_against_size',
-        'measure_equivariance',
-        'attention_weights',
-        'FeatureExtractor',
-    ),
-}
 FURTHER = '## Further names\n\nHelpers of the names above.\n\n'
-# Pages that show how the entries of a page of the reference are used.
-GUIDES = dict(
-    backbones=('docs/how_it_works.md', 'docs/evidence.md', 'docs/tutorials/finetune.md'),
-    layers=('docs/how_it_works.md', 'docs/rope.md'),
-    checkpoints=('docs/weights.md', 'docs/weights_reference.md'),
-    weights=('docs/models.md',),
-    inference=('docs/inference.md', 'docs/inference_reference.md'),
-    export=('docs/export.md', 'docs/tutorials/onnx.md'),
-    engine=('docs/own_data.md', 'docs/own_config.md', 'docs/tutorials/finetune.md'),
-    analysis=('docs/analysis.md',),
-)
-# Where the folder has another name than its page.
-NAMES = dict(engine='Training', weights='Shipped weights')
 ROOMS = ('backbones', 'layers', 'checkpoints', 'inference', 'export', 'engine', 'weights')
 # Rooms whose modules are imported one by one.
 ANALYSES = ('complexity', 'resolution', 'image_size', 'equivariance', 'attention_maps', 'features')
@@ -199,14 +110,23 @@ def entry_of(name: str) -> tuple[str, str] | None:
     for room, names in entries().items():
         for path, one in names.items():
             if one.name == first and not method:
-                return room, path
+                return page_of(room, first), path
             if one.name == first and method in one.all_members:
-                return room, f'{place(one, method, names)}.{method}'
+                owner = place(one, method, names)
+                return page_of(room, owner.name), f'{owner.path}.{method}'
     return None
 
 
+def page_of(room: str, name: str) -> str:
+    """The page of a folder on which a name has its entry."""
+    for file, page in PAGES[room].items():
+        if name in f'{page.names} {page.helpers}'.split():
+            return file
+    return room
+
+
 def reference() -> dict[str, str]:
-    """A page for each folder of the package, one for the command lines, and a list of names.
+    """Pages of each folder of the package, one of the command lines, and a list of names.
 
     A public name without a docstring is a warning, which fails the build.
     """
@@ -214,27 +134,55 @@ def reference() -> dict[str, str]:
     changes = package['patches'].docstring.value
     names = ALL_NAMES.format(tasks=task_table(), changes=changes)
     texts = {'names': names, 'command_line': command_lines()}
-    for room, names in entries().items():
-        by_name = {one.name: (path, one) for path, one in names.items()}
-        for _, one in by_name.values():
+    for room, found in entries().items():
+        for one in found.values():
             check_documented(one)
-        page_name = NAMES.get(room, room.capitalize())
-        guides = ', '.join(f'[{title(page)}](../{page})' for page in GUIDES[room])
-        texts[room] = (
-            f'# {page_name} (API)\n\n`cpvt_backbones.{room}`\n\n{package[room].docstring.value}\n\n'
-            f'How to use it: {guides}.\n\n{PICTURES.get(room, "")}'
-        )
-        head = '| name | what it is | import from |\n| --- | --- | --- |\n'
-        texts['names'] += f'## {page_name}\n\n{head}'
-        for name in MAIN[room]:
-            path, one = by_name.pop(name)
-            texts[room] += reference_block(path, one, names)
-            row = f'[`{name}`]({room}.md#{path}) | {first_sentence(one)} | `{import_path(one)}`'
-            texts['names'] += f'| {row} |\n'
-        texts['names'] += '\n'
-        further = [reference_block(path, one, names, level=3) for path, one in by_name.values()]
-        texts[room] += ''.join([FURTHER, *further]) if further else ''
+        by_name = {one.name: (path, one) for path, one in found.items()}
+        texts['names'] += name_table(room, by_name)
+        for file, page in PAGES[room].items():
+            helpers = page.helpers.split()
+            if file == room:
+                listed = ' '.join(f'{one.names} {one.helpers}' for one in PAGES[room].values())
+                helpers += [name for name in by_name if name not in listed.split()]
+                texts[file] = first_page(room, package[room].docstring.value)
+            else:
+                texts[file] = (
+                    f'# {page.title}\n\n[{PAGES[room][room].title}]({room}.md) introduces'
+                    f' `cpvt_backbones.{room}`. How to use it: {guides(room)}.\n\n'
+                )
+            for name in page.names.split():
+                texts[file] += reference_block(room, *by_name[name], found)
+            texts[file] += FURTHER if helpers else ''
+            for name in helpers:
+                texts[file] += reference_block(room, *by_name[name], found, level=3)
     return texts
+
+
+def first_page(room: str, introduction: str) -> str:
+    """Head of a folder's first page: what stands on the others, then what the folder is."""
+    text = f'# {PAGES[room][room].title}\n\n`cpvt_backbones.{room}`\n\n'
+    for file, page in PAGES[room].items():
+        if file != room:
+            names = ', '.join(f'`{name}`' for name in (page.names or page.helpers).split())
+            text += f'- [{page.title}]({file}.md): {names}\n'
+    return f'{text}\n{introduction}\n\nHow to use it: {guides(room)}.\n\n{PICTURES.get(room, "")}'
+
+
+def guides(room: str) -> str:
+    """Links to the guides that use the names of a folder."""
+    return ', '.join(f'[{title(page)}](../{page})' for page in GUIDES[room])
+
+
+def name_table(room: str, by_name: dict[str, tuple[str, Any]]) -> str:
+    """The names of a folder in one line each, helpers left out, with links to their entries."""
+    heading = PAGES[room][room].title.removesuffix(' (API)')
+    text = f'## {heading}\n\n| name | what it is | import from |\n| --- | --- | --- |\n'
+    for file, page in PAGES[room].items():
+        for name in page.names.split():
+            path, one = by_name[name]
+            link = f'[`{name}`]({file}.md#{path})'
+            text += f'| {link} | {first_sentence(one)} | `{import_path(one)}` |\n'
+    return f'{text}\n'
 
 
 def task_table() -> str:
@@ -256,30 +204,30 @@ def title(page: str) -> str:
     return (ROOT / page).read_text(encoding='utf-8').partition('\n')[0].removeprefix('# ')
 
 
-def reference_block(path: str, one: Any, names: dict[str, Any], level: int = 2) -> str:
-    """The entry of a name. What a class inherits from one on the same page is a line of links."""
+def reference_block(room: str, path: str, one: Any, names: dict[str, Any], level: int = 2) -> str:
+    """The entry of a name. What a class inherits from another of its folder is a line of links."""
     options = f'    options:\n      heading_level: {level}\n'
     if not documented_bases(one, names):
         return f'::: {path}\n{options}\n'
-    links = [
-        f'[`{name}`](#{place(one, name, names)}.{name})'
-        for name, member in sorted(one.all_members.items())
-        if is_shown(name) and name not in one.members and has_entry(member)
-    ]
+    links = []
+    for name, member in sorted(one.all_members.items()):
+        if is_shown(name) and name not in one.members and has_entry(member):
+            owner = place(one, name, names)
+            links.append(f'[`{name}`]({page_of(room, owner.name)}.md#{owner.path}.{name})')
     block = f'::: {path}\n{options}      inherited_members: false\n\n'
     return block + (f'Inherited: {", ".join(links)}.\n\n' if links else '')
 
 
 def documented_bases(one: Any, names: dict[str, Any]) -> list[Any]:
-    """The classes on the same page from which a class inherits, the nearest first."""
+    """The classes of the same folder from which a class inherits, the nearest first."""
     return [base for base in one.mro() if base.path in names] if one.is_class else []
 
 
-def place(one: Any, member: str, names: dict[str, Any]) -> str:
-    """Path of the class at whose entry a method or attribute of a class is shown."""
+def place(one: Any, member: str, names: dict[str, Any]) -> Any:
+    """The class at whose entry a method or attribute of a class is shown."""
     classes = [one, *documented_bases(one, names)]
     defining = [candidate for candidate in classes if member in candidate.members]
-    return (defining or classes[-1:])[0].path
+    return (defining or classes[-1:])[0]
 
 
 def is_shown(name: str) -> bool:
@@ -314,7 +262,8 @@ def command_lines() -> str:
         sys.argv[0] = f'{name}.py'
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
             importlib.import_module(name).main(['--help'])
-        text += f'## {name}.py\n\n```text\n{shown.getvalue()}```\n\n'
+        block = f'```text\n{shown.getvalue()}```'
+        text += f'## {name}.py\n\n<div class="help" markdown>\n\n{block}\n\n</div>\n\n'
     return text
 
 

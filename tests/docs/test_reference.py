@@ -199,7 +199,7 @@ def test_every_attribute_has_its_type(site):
     assert kinds['sizes'] == 'GoodSizes | None' and kinds['value_range'] == 'ValueRange | None'
 
 
-def test_names_that_guides_use_stand_first(site):
+def test_names_that_guides_use_stand_in_the_index(site):
     for room, name in (
         ('inference', 'find_images'),
         ('inference', 'read_image'),
@@ -208,7 +208,27 @@ def test_names_that_guides_use_stand_first(site):
         ('engine', 'predict_by_size'),
         ('layers', 'Stage'),
     ):
-        assert name in site.MAIN[room]
+        assert name in ' '.join(page.names for page in site.PAGES[room].values()).split()
+
+
+def test_each_name_has_one_page_of_its_folder(site):
+    """A page lists names that exist, and a name is on one page; the navigation has all pages."""
+    navigation = (ROOT / 'docs/mkdocs.yml').read_text(encoding='utf-8')
+    listed = re.findall(r'^ +- api/(\w+)\.md$', navigation, re.MULTILINE)
+    files = [file for pages in site.PAGES.values() for file in pages]
+    assert sorted(listed) == sorted([*files, 'names', 'command_line'])
+    texts = site.reference()
+    assert texts.keys() == {*files, 'names', 'command_line'}
+    for room, pages in site.PAGES.items():
+        names = {one.name: path for path, one in site.entries()[room].items()}
+        described = [
+            name for page in pages.values() for name in f'{page.names} {page.helpers}'.split()
+        ]
+        assert len({*described}) == len(described)
+        assert {*described} <= names.keys()
+        for name, path in names.items():
+            having = [file for file in pages if f'::: {path}\n' in texts[file]]
+            assert having == [site.page_of(room, name)]
 
 
 def test_every_type_alias_of_the_layers_is_defined_and_offered():

@@ -22,7 +22,9 @@ QUERIES = {
     'init_cfg': 'docs/weights.html',
     'from_pretrained': 'docs/weights.html',
     "type='PyramidCPVT'": 'docs/weights.html',
-    'PyramidCPVT': 'api/backbones.html',
+    'PyramidCPVT': 'api/pyramid_cpvt.html',
+    'MultiScaleCPVT': 'api/multi_scale_cpvt.html',
+    'PEGPosition': 'api/peg.html',
     'frozen_stages': 'docs/own_config.html',
     'paramwise_cfg': 'docs/own_config.html',
     'learning rate': 'docs/own_config.html',
@@ -222,13 +224,51 @@ def test_the_reference_is_read_on_a_phone_without_scrolling_sideways(site, brows
     ground of code may reach a few px beyond its text.
     """
     page = browser.new_page(viewport=dict(width=390, height=844))
-    for name in ('backbones', 'checkpoints', 'inference'):
+    for name in ('backbones', 'pyramid_cpvt', 'backbone', 'checkpoints', 'inference'):
         page.goto(f'{site[1]}/api/{name}.html')
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
         parts = page.locator('.doc-section-item, .doc-signature code, article table').all()
-        assert len(parts) > 40
+        assert len(parts) > 4
         wide = """one => one.scrollWidth > one.clientWidth + 8
             || one.getBoundingClientRect().right > 390"""
         assert [part.inner_text()[:60] for part in parts if part.evaluate(wide)] == [], name
+    page.close()
+
+
+def test_no_page_of_the_reference_is_long_on_a_phone(site, browser):
+    """Less than eleven screens. The first page has less than ten."""
+    folder, address = site
+    page = browser.new_page(viewport=dict(width=390, height=844))
+    files = sorted((folder / 'api').glob('*.html'))
+    assert len(files) > 20
+    heights = {}
+    for file in files:
+        page.goto(f'{address}/api/{file.name}')
+        heights[file.stem] = page.evaluate('document.documentElement.scrollHeight')
+    page.close()
+    assert {name: height for name, height in heights.items() if height > 9284} == {}
+
+
+def test_on_a_phone_a_link_opens_the_folded_entry(site, browser):
+    """A method shows its first sentence; a link to a method of a helper opens the helper."""
+    entry = 'cpvt_backbones.inference.predictors.Predictor'
+    page = browser.new_page()
+    for width, folded in ((1440, False), (390, True)):
+        page.set_viewport_size(dict(width=width, height=844))
+        page.goto(f'{site[1]}/api/backbone.html')
+        method = page.locator(
+            '.doc-object:has(> [id="cpvt_backbones.backbones.base.Backbone.fuse"])'
+        )
+        assert method.get_by_text('Return a copy for inference').is_visible()
+        assert method.locator('.doc-signature').is_visible() != folded
+        page.goto(f'{site[1]}/api/predictors.html')
+        logits = page.locator(f'[id="{entry}.logits"]')
+        assert logits.is_visible() != folded
+        page.goto('about:blank')
+        page.goto(f'{site[1]}/api/predictors.html#{entry}.logits')
+        logits.wait_for(state='visible')
+        page.wait_for_timeout(300)
+        assert 0 <= logits.bounding_box()['y'] < 844
     page.close()
 
 
