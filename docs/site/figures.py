@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageOps
 
 sys.path.extend(
     str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'projects', 'tools')
@@ -254,8 +254,30 @@ def cell_sheet(count: int) -> Image.Image:
     """The first ``count`` photographs of the sheet that make_config.py writes of demo/cells."""
     with TemporaryDirectory() as folder:
         make_config.main([str(before_after.CELLS), '--out', f'{folder}/model.py'])
-        whole = Image.open(f'{folder}/model/sheet.jpg')
-        return whole.crop((0, 0, 488 * count + 8, 512))
+        return without_ground(Image.open(f'{folder}/model/sheet.jpg'), count, 488, 480)
+
+
+def without_ground(whole: Image.Image, count: int, step: int, height: int) -> Image.Image:
+    """Images of the first row of a sheet, without their captions and the white between them, so
+    that they suit a dark page.
+
+    Args:
+        whole: The sheet.
+        count: Number of images.
+        step: Distance in px from the left edge of an image to that of the next one.
+        height: Of an image, px.
+    """
+    images = []
+    for left in range(8, 8 + count * step, step):
+        slot = whole.crop((left, 8, left + step - 8, 8 + height))
+        coloured = ImageOps.invert(slot.convert('L')).point(lambda value: 255 * (value > 24))
+        images.append(slot.crop((0, 0, coloured.getbbox()[2], height)))
+    width = sum(image.width for image in images) + 8 * (count - 1)
+    row, left = Image.new('RGBA', (width, height)), 0
+    for image in images:
+        row.paste(image, (left, 0))
+        left += image.width + 8
+    return row
 
 
 def sheet(form: str) -> Image.Image:
@@ -278,7 +300,8 @@ def sheet(form: str) -> Image.Image:
             digit_forms.write_folders(digit_forms.read_scenes(data), forms, ['3', '5', '8'])
             arguments = [str(forms)]
         make_config.main([form, *arguments, '--out', config])
-        return Image.open(f'{folder}/model/sheet.jpg').copy()
+        whole = Image.open(f'{folder}/model/sheet.jpg')
+        return without_ground(whole, *((4, 380, 480) if form == 'folders' else (3, 488, 320)))
 
 
 def versions(*names: str) -> str:
@@ -324,10 +347,8 @@ if __name__ == '__main__':
     for ending, dpi in (('', 165), ('_narrow', 200)):
         picture = before_after.draw(narrow=bool(ending))
         save(picture, f'cells{ending}', dpi, before_after.DETECTOR, before_after.version())
-    cell_sheet(3).save(FOLDER / 'sheet_cells.jpg', quality=82)
-    cell_sheet(2).save(FOLDER / 'sheet_cells_narrow.jpg', quality=82)
-    sheet('coco').save(FOLDER / 'sheet.jpg', quality=82)
-    sheet('masks').save(FOLDER / 'sheet_two.jpg', quality=82)
-    first_row = sheet('folders').crop((0, 0, 1528, 508))
-    first_row.save(FOLDER / 'sheet_folders.jpg', quality=82)
+    sheets = dict(sheet=sheet('coco'), sheet_two=sheet('masks'), sheet_folders=sheet('folders'))
+    sheets |= dict(sheet_cells=cell_sheet(3), sheet_cells_narrow=cell_sheet(2))
+    for name, image in sheets.items():
+        image.save(FOLDER / f'{name}.webp', quality=82, method=6)
     vis().save(FOLDER / 'vis.jpg', quality=82, comment=versions(SEGMENTOR))

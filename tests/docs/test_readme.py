@@ -4,6 +4,7 @@ import re
 from ast import literal_eval
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from mmengine.hub import get_config
@@ -91,8 +92,22 @@ def test_the_configs_have_the_form_of_the_guide():
         assert {line.rstrip('),') for line in block.splitlines()[1:]} <= lines
 
 
+FIGURES = README.parent / 'docs/figures'
+SHEETS = sorted(FIGURES.glob('sheet*.webp'))
+
+
+@pytest.mark.parametrize('picture', SHEETS, ids=lambda path: path.name)
+def test_a_sheet_of_labels_has_no_ground(picture):
+    """White between or below the images would stand out on a dark page."""
+    with Image.open(picture) as image:
+        alpha = np.asarray(image.convert('RGBA'))[..., 3]
+    columns = alpha.max(axis=0)
+    assert (alpha == columns).all()  # images fill the height
+    assert columns[[0, -1]].all() and (columns == 0).sum() in (8, 16, 24)  # px between them
+
+
 @pytest.mark.parametrize(
-    'picture', sorted((README.parent / 'docs/figures').glob('*.webp')), ids=lambda path: path.name
+    'picture', sorted({*FIGURES.glob('*.webp')} - {*SHEETS}), ids=lambda path: path.name
 )
 def test_a_picture_is_of_the_weights_that_ship(picture):
     """`make pictures` draws it again."""
