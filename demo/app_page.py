@@ -27,10 +27,7 @@ ABOUT_PREDICTION = """**What the whole model finds,** drawn on the image as the 
 with scores, a class map with its legend, or the likeliest classes."""
 ABOUT_SIZES = """**One set of weights, one image, several sizes,** drawn as the model sees them.
 A size is good where the model's score on its test set is at least 90 % of its best."""
-CREDIT = (
-    'Temple: photograph by danielbuechele, CC BY 2.0. Street: photograph by Mapillary, BSD '
-    'licence. The blood smear is drawn.'
-)
+CREDIT = 'Church and street: photographs by Mapillary, BSD licence. The blood smear is drawn.'
 SIDE = 'Longer side of the image in the model, px'
 PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
 START = (512, 50, 50, 50)  # px and %, of the sliders of features

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from example_images import Example, examples
+from example_images import examples
+from matching import match
 from mmengine.config import Config
 from picture import largest_classes
 from PIL import Image, ImageDraw
-from torchvision.ops import box_iou
 
 from cpvt_backbones.analysis import attention_maps
 from cpvt_backbones.analysis.features import FeatureExtractor, principal_colours
@@ -159,21 +159,6 @@ def keep_scores(found: Prediction, score: float) -> Prediction:
     return {**found, **{key: [found[key][i] for i in kept] for key in columns}}
 
 
-def find_hits(found: Prediction, truth: Example) -> torch.Tensor:
-    """True for each object of the truth that a box of its class meets with an IoU of at least
-    0.5.
-    """
-    boxes = torch.tensor(found['boxes'], dtype=torch.float64).reshape(-1, 4)
-    alike = torch.tensor(found['labels']).reshape(-1, 1) == torch.tensor(truth.labels)
-    hits = (box_iou(boxes, torch.tensor(truth.boxes)) >= 0.5) & alike
-    return hits.any(0)
-
-
-def count_found(found: Prediction, truth: Example) -> int:
-    """Objects of the truth that a box of their class meets with an IoU of at least 0.5."""
-    return int(find_hits(found, truth).sum())
-
-
 def draw(model: Model, file: str, found: Prediction) -> Captioned:
     """The prediction on the image as the model sees it, with its legend, and a caption.
 
@@ -189,7 +174,8 @@ def draw(model: Model, file: str, found: Prediction) -> Captioned:
     elif 'boxes' in found and truth is None:
         texts.append(f'{len(found["boxes"])} boxes')
     elif 'boxes' in found:
-        count = count_found(found, truth)
+        met = match(found['boxes'], found['labels'], truth.boxes, truth.labels)
+        count = int((met >= 0).sum())
         texts.append(f'{count} of {len(truth.boxes)} found, {len(found["boxes"]) - count} extra')
     else:
         texts.append(largest_classes(found['seg_map'], model.predictor.classes))

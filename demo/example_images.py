@@ -1,7 +1,6 @@
 """Example images of the page and of ``make demo``, one of each shipped model's domain.
 
-The smear is drawn here, so that its truth is known. The street is a photograph (photos/README.md).
-The temple is scikit-learn's ``china.jpg`` (danielbuechele on Flickr, CC BY 2.0).
+The smear is drawn here, so that its truth is known. The others are photographs (photos/README.md).
 """
 
 from functools import cache
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from digit_scenes import open_photo
 from PIL import Image, ImageDraw, ImageFilter
 
 from cpvt_backbones.weights import find_shipped
@@ -19,7 +17,8 @@ CLASSIFIER, DETECTOR, SEGMENTOR = (
     'retinanet_cpvt_tiny_gap-bccd',
     'semantic_fpn_cpvt_tiny_gap-camvid',
 )
-STREET = Path(__file__).parent / 'photos/street.jpg'
+PHOTOS = Path(__file__).parent / 'photos'
+STREET = PHOTOS / 'street.jpg'
 
 
 class Example(NamedTuple):
@@ -35,8 +34,13 @@ class Example(NamedTuple):
 @cache
 def examples() -> list[Example]:
     """The example images."""
-    temple = np.asarray(open_photo('sklearn.datasets.images', 'china.jpg'))
-    return [Example('Temple: class', CLASSIFIER, temple), draw_smear(), open_street()]
+    return [open_church(), draw_smear(), open_street()]
+
+
+def open_church() -> Example:
+    """The photograph of a church, 640 x 480 px."""
+    church = Image.open(PHOTOS / 'church.jpg').resize((640, 480), Image.Resampling.LANCZOS)
+    return Example('Church: class', CLASSIFIER, np.asarray(church))
 
 
 def open_street() -> Example:

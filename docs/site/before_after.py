@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from PIL import Image
-from torchvision.ops import box_iou
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo'))
+
+from matching import match
 
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
@@ -94,20 +94,9 @@ def predict(config: str, checkpoint: str) -> None:
     table.round({'score': 3, **dict.fromkeys(CORNERS, 1)}).to_csv(FOUND, index=False)
 
 
-def match(boxes: pd.DataFrame, truth: pd.DataFrame) -> np.ndarray:
-    """True for each box that meets a cell of its class with an IoU of at least 0.5.
-
-    A cell is met once, by the box with the highest score: ``boxes`` are in the order of scores.
-    """
-    overlaps = box_iou(*(torch.tensor(one[CORNERS].to_numpy()) for one in (boxes, truth))).numpy()
-    overlaps[boxes['class'].to_numpy()[:, None] != truth['class'].to_numpy()] = 0
-    meets = np.zeros(len(boxes), bool)
-    for index, row in enumerate(overlaps):
-        cell = row.argmax()
-        if row[cell] >= 0.5:
-            meets[index] = True
-            overlaps[:, cell] = 0
-    return meets
+def meets_a_cell(boxes: pd.DataFrame, cells: pd.DataFrame) -> np.ndarray:
+    """True for each box that meets a cell. The boxes are in the order of scores."""
+    return match(boxes[CORNERS], boxes['class'], cells[CORNERS], cells['class']) >= 0
 
 
 def count(model: str, images: list[str], score: float = SCORE) -> Counts:
@@ -118,7 +107,7 @@ def count(model: str, images: list[str], score: float = SCORE) -> Counts:
     extra = 0
     for image in images:
         boxes = found[found['image'] == image]
-        meets = match(boxes, truth[image])
+        meets = meets_a_cell(boxes, truth[image])
         classes += boxes['class'][meets].tolist()
         extra += int((~meets).sum())
     every = [name for image in images for name in truth[image]['class']]
@@ -150,7 +139,7 @@ def draw(*, narrow: bool) -> Figure:
             boxes = boxes[boxes['score'] >= DRAWN]
             photo = Image.open(CELLS / 'val' / image)
             axis.imshow(photo, extent=(left, left + side, upper + side, upper), aspect='auto')
-            outline(axis, boxes, match(boxes, truth[image]), (left, upper), side / SIDE)
+            outline(axis, boxes, meets_a_cell(boxes, truth[image]), (left, upper), side / SIDE)
             counts = count(model, [image], DRAWN)
             style = dict(color=INK, fontsize=13 * 0.72)
             axis.text(left, upper - 7, title, weight='bold', **style)

@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from app_views import find_hits
 from example_images import Example, examples
-from hero import show_classes
+from hero import Segmentor, show_classes
+from matching import match
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from sheets import Sheet, read_card
@@ -19,7 +19,6 @@ from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 
-BOXES = ('#c2263d', '#1f4fd8', '#b58900')  # red and white cells, platelets
 WIDTH, GAP, LEFT = 480, 20, 18
 TALLEST = 3 / 4  # height by width of an image; all cards have room for it
 
@@ -48,19 +47,19 @@ def boxes(sheet: Sheet, name: str, width: int, x: float, base: float, shown: flo
     top = sheet.show(example.image, x, base, shown)
     height, across = example.image.shape[:2]
     zoom = shown / across
+    palette = np.array(find_shipped(name).dataset_meta['palette']) / 255
     for box, label in zip(found['boxes'], found['labels'], strict=True):
         x1, y1, x2, y2 = np.clip(box, 0, (across, height) * 2) * zoom
-        style = dict(fill=False, edgecolor=BOXES[label], linewidth=1.3)
+        style = dict(fill=False, edgecolor=palette[label], linewidth=1.3)
         sheet.axis.add_patch(Rectangle((x + x1, top + y1), x2 - x1, y2 - y1, **style))
-    hits = find_hits(found, example).tolist()
-    return f'{sum(hits)} of {len(hits)} found'
+    met = match(found['boxes'], found['labels'], example.boxes, example.labels)
+    return f'{(met >= 0).sum()} of {len(example.boxes)} found'
 
 
 def pixels(sheet: Sheet, name: str, width: int, x: float, base: float, shown: float) -> str:
     """Draw the classes; their names stand in the picture, so that it needs no text."""
     example, found = example_of(name), predict(name, width)
-    names = find_shipped(name).dataset_meta['classes']
-    show_classes(sheet, example.image, found['seg_map'], names, x, base, shown)
+    show_classes(sheet, example.image, found['seg_map'], Segmentor(), x, base, shown)
     return ''
 
 

@@ -309,14 +309,17 @@ def versions(*names: str) -> str:
     return ' '.join(f'{name} {shipped_weights()[name].sha256}' for name in names)
 
 
-def save(figure: Figure, name: str, dpi: int, model: str, runs: str = '') -> None:
-    """Write a WebP file that names model and runs; a PNG file would store its photographs badly."""
+def save(figure: Figure, name: str, dpi: int, model: str, drawn_from: str = '') -> None:
+    """Write a WebP file that names the model and what else it is drawn from.
+
+    A PNG file would store its photographs badly.
+    """
     drawn = BytesIO()
     figure.savefig(drawn, dpi=dpi, transparent=True)
     exif = Image.Exif()
     exif[ExifTags.Base.ImageDescription] = versions(model)
-    if runs:
-        exif[ExifTags.Base.ImageHistory] = runs
+    if drawn_from:
+        exif[ExifTags.Base.ImageHistory] = drawn_from
     Image.open(drawn).save(FOLDER / f'{name}.webp', quality=90, method=6, exif=exif)
 
 
@@ -338,10 +341,10 @@ if __name__ == '__main__':
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
         draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
-    segmentor, runs = hero.Segmentor(), hero.encodings()[1]
+    segmentor, scores = hero.Segmentor(), hero.scores()
     for theme, ending in (('light', ''), ('dark', '_dark')):
-        save(hero.draw_wide(segmentor, theme), f'sizes{ending}', 165, SEGMENTOR, runs)
-        save(hero.draw_narrow(segmentor, theme), f'sizes_narrow{ending}', 200, SEGMENTOR, runs)
+        save(hero.draw_wide(segmentor, theme), f'sizes{ending}', 165, SEGMENTOR, scores)
+        save(hero.draw_narrow(segmentor, theme), f'sizes_narrow{ending}', 200, SEGMENTOR, scores)
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165, name)
     for ending, dpi in (('', 165), ('_narrow', 200)):

@@ -152,7 +152,7 @@ class Sheet:
         bold = dict(ha='center', weight='bold', color=theme.curve)
         last = -np.inf
         for x, y, width, value in zip(places, heights, widths, values, strict=True):
-            if x - last < 2.6 * size:  # its text would cover the one before
+            if x - last < 3.2 * size:  # its text would cover the one before
                 continue
             last = x
             self.write(x, y - 9, f'{value:.1f}', size + 2, **bold)

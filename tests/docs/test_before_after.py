@@ -34,7 +34,7 @@ def test_a_cell_is_found_once_by_a_box_of_its_class():
         ],
         columns=COLUMNS,
     )
-    assert picture.match(boxes, truth).tolist() == [True, False, False, False, True, False]
+    assert picture.meets_a_cell(boxes, truth).tolist() == [True, False, False, False, True, False]
 
 
 def test_the_guide_has_the_counts_of_the_boxes():
@@ -84,4 +84,4 @@ def test_the_boxes_are_those_that_the_shipped_detector_finds():
     kept = table[(table['model'] == 'shipped') & (table['image'] == image)]
     assert len(kept) > 10
     # Each has a box that it would be found by, if the detector's boxes were the truth.
-    assert picture.match(kept, pd.DataFrame(rows, columns=COLUMNS)).all()
+    assert picture.meets_a_cell(kept, pd.DataFrame(rows, columns=COLUMNS)).all()

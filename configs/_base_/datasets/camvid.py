@@ -4,8 +4,8 @@
 data_root = 'data/camvid'
 void = 11
 names = 'sky building pole road pavement tree sign fence car pedestrian bicyclist'
-# RGB, one a class
-colours = '808080 800000 c0c080 804080 3c28de 808000 c08080 404080 400080 404000 0080c0'
+# RGB, one a class: colours that differ for colour-blind readers too, which CamVid's do not
+colours = '5aa9e6 e8603c d9d9d9 6d6875 d58ccf 3fa34d f2c14e 8e5ea2 1d3557 7f5539 00b4d8'
 metainfo = dict(
     classes=tuple(names.split()),
     palette=[tuple(bytes.fromhex(colour)) for colour in colours.split()],
