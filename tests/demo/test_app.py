@@ -64,7 +64,7 @@ def test_every_shipped_model_has_an_example_a_purpose_and_its_classes(app):
 def test_it_opens_with_a_finished_example(app):
     page = app.page
     assert page.features.value.count('<img') == 1 and page.attention.value
-    assert '512 x 342 px as 32 x 22 places' in page.features.value
+    assert '512 x 384 px as 32 x 24 places' in page.features.value
     assert '**Classes.** tench' in page.about.value
     assert page.score.visible is False
 

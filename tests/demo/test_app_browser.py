@@ -136,7 +136,7 @@ def test_several_sizes(open_page):
     picture(page, 'app_features', SEGMENTOR)
     view(page, 'Several sizes')
     choose(page, CLASSIFIER)
-    done(page, r'137 x 91 px \| church \d\d% \| good size')
+    done(page, r'129 x 97 px \| church \d\d% \| good size')
 
 
 def test_a_point_is_chosen_by_a_click_and_by_the_keyboard(open_page):
