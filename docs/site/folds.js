@@ -11,7 +11,7 @@ if (matchMedia('(max-width: 44.9em)').matches) {
   }
   for (const block of document.querySelectorAll('.md-typeset :is(.task, .help) .highlight')) {
     const lines = block.textContent.trim().split('\n').length
-    if (lines < 12) continue
+    if (lines < 10) continue
     fold([block], `Show the ${block.closest('.task') ? 'config' : 'arguments'}, ${lines} lines`)
   }
   for (const heading of document.querySelectorAll('h3.doc-heading')) {
