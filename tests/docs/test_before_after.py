@@ -54,7 +54,7 @@ def test_the_first_page_has_the_white_cells_of_all_images():
     images = [*picture.read_truth()]
     before, after = (picture.count(one, images, picture.DRAWN) for one in picture.MODELS)
     assert before.white == 0 and f'finds none of the {before.all_white} white cells' in page
-    assert f'After the training, it finds {after.white} of them' in page
+    assert f'from `--weights`, it finds {after.white} of them' in page
     assert after.red > before.red and after.extra > before.extra
 
 
