@@ -21,6 +21,7 @@ from cpvt_backbones.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
+from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import find_toolbox, read_config
 
 pytest.importorskip('safetensors')
@@ -184,3 +185,16 @@ def test_the_card_is_true(name, tmp_path, monkeypatch):
     metric = main_metric([row])
     share = 100 if metric == 'coco/bbox_mAP' else 1  # the card is in percent
     assert f'{share * row.metrics[metric]:.4g}' == told
+
+
+@pytest.mark.parametrize('name', weights.shipped_weights())
+def test_the_card_says_to_which_size_images_are_scaled(name):
+    """By default, without --long-side."""
+    shipped = weights.find_shipped(name)
+    for toolbox in ('mmdet', 'mmseg', 'mmpretrain'):
+        pytest.importorskip(toolbox)
+    inferencer = Inferencer(cfg=read_config(shipped.config_file), checkpoint=name)
+    card = (weights.FOLDER / f'{name}.md').read_text(encoding='utf-8')
+    keeps = inferencer.sizing.size_of(1024, 768) == (1024, 768)
+    assert ('They keep their own size' in card) is keeps
+    assert ('They are scaled to size 1' in card) is not keeps

@@ -214,7 +214,7 @@ def _predict(
         shard=args.shard,
     )
     if inferencer.outside:
-        print(f'outside the sizes at which the model is good: {inferencer.outside} images')
+        print(f'images outside the sizes at which the model is good: {inferencer.outside}')
     if summary.predicted:
         device = getattr(inferencer.predictor, 'device', None)
         print(f'time: {time.monotonic() - start:.1f} s' + (f' on {device}' if device else ''))

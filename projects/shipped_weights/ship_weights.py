@@ -76,6 +76,10 @@ def card(
     names = entry.dataset_meta.get('classes', ())
     classes = f'\n**Classes.** {", ".join(names)}.\n' if names else ''
     picture = f'../../docs/figures/card_{entry.name}'  # of docs/site/cards.py
+    if any('Resize' in step['type'] for step in cfg.test_dataloader.dataset.pipeline):
+        size, side = 'are scaled to size 1 of the table below', ''
+    else:
+        size, side = 'keep their own size, which the recipe does not change', '--long-side 640 '
     status = f'**Development scores.** {decided}.\n\n' if decided else ''
     return f"""# {entry.name}
 
@@ -90,12 +94,12 @@ def card(
 
 **Not for.** {not_for}.
 {classes}
-**Use.** Predict on a folder of images. They are scaled to size 1 of the table below;
+**Use.** Predict on a folder of images. They {size};
 `--long-side` sets another size.
 
 ```bash
 python tools/infer.py {entry.name} photos/ \\
-    --out-dir out/{entry.name.rpartition('-')[2]}
+    {side}--out-dir out/{entry.name.rpartition('-')[2]}
 ```
 
 To put a head of your own on the backbone, write in a config:
