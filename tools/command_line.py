@@ -65,7 +65,7 @@ LOG_PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - \w+ - ')
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Formatter that fills the paragraphs of the description but keeps the lines of commands, adds
-    each default, and does not list the options twice.
+    each default, and does not list the options twice. A name with hyphens stays in one line.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -74,8 +74,12 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
             if re.match(r' *(python|torchrun|pip) ', paragraph):
                 paragraphs.append(textwrap.indent(textwrap.dedent(paragraph), '    '))
             else:
-                paragraphs.append(textwrap.fill(' '.join(paragraph.split()), width))
+                paragraphs.append('\n'.join(self._split_lines(paragraph, width)))
         return '\n\n'.join(paragraphs)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        words = ' '.join(text.split())
+        return textwrap.wrap(words, width, break_on_hyphens=False, break_long_words=False)
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
         self._prog += ' [options]'

@@ -80,8 +80,10 @@ def start(monkeypatch, tmp_path, capsys):
     return start
 
 
+@pytest.mark.parametrize('columns', [40, 66, 80, 132])
 @pytest.mark.parametrize('script', SCRIPTS)
-def test_help(script, start):
+def test_help(script, columns, start, monkeypatch):
+    monkeypatch.setenv('COLUMNS', str(columns))
     code, out, err = start(script, '--help')
     assert (code, err) == (0, '')
     first_line = SCRIPTS[script].read_text().split('"""')[1].splitlines()[0]
