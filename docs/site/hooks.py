@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, InclusionLevel
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
 
 from reference import entry_of, linked, reference
+from words import WORDS
 from zoo import zoo
 
 ROOT = Path(__file__).parents[2]
@@ -41,31 +42,38 @@ SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cf
 SOURCE = (
     '---\nsearch: {{exclude: true}}\n---\n# {name}\n\n`{path}`\n\n````{language}\n{code}\n````\n'
 )
-# In the search, guides come first. Tables of measurements, and the README, whose words stand on the
-# first page, are left out.
+# In the search, guides come first, and pages for looking up last. Tables of measurements, and the
+# README, whose words stand on the first page, are left out.
 FIRST = ('docs/own_config', 'docs/weights.md')  # they say what to write in a config
 GUIDES = (
+    'docs/analysis',
     'docs/bridges',
     'docs/evidence.md',
     'docs/export',
     'docs/get_started',
-    'docs/inference',
+    'docs/inference.md',
     'docs/install',
-    'docs/own_data',
+    'docs/own_data.md',
     'docs/rope',
+    'docs/scale',
     'docs/speed',
     'docs/tutorials/',
+    'index.md',
 )
 LATER = (
     'C',
+    'api/',
     'configs/',
     'cpvt_backbones/',
     'demo/',
     'docs/benchmarks/',
     'docs/evidence/',
+    'docs/inference_reference',
+    'docs/own_data_reference',
     'docs/paper',
     'docs/ports',
     'docs/reliability',
+    'docs/weights_reference',
     'projects/',
 )
 # In an entry of the reference: a signature, what stands before the arguments, and an argument.
@@ -181,6 +189,14 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     html = re.sub(r'<th[^>]*></th>', '<td></td>', html)
     html = re.sub(r':(?:class|func|mod|meth|attr):<code>~?([\w.]+)</code>', link, html)
     return re.sub(r'<code>(?=[^<\n]{1,24}</code>)', '<code class="short">', html)
+
+
+def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> None:
+    """Add the words of users to the page in the search, and not to each of its sections."""
+    if page.file.src_uri in WORDS:
+        entries = config.plugins['material/search'].search_index.entries
+        (entry,) = [entry for entry in entries if entry['location'] == page.url]
+        entry['tags'] = list(WORDS[page.file.src_uri])
 
 
 def halves(match: re.Match[str]) -> str:

@@ -96,7 +96,7 @@ def test_layer_decay(tmp_path):
 
 
 def test_channels_of_the_necks():
-    table = rows('Neck')
+    table = rows('Neck (FPN)')
     assert len(table) == 5
     for name, arch, channels in table:
         name, _, source = name.partition('`, `')
