@@ -197,4 +197,4 @@ def test_the_card_says_to_which_size_images_are_scaled(name):
     card = (weights.FOLDER / f'{name}.md').read_text(encoding='utf-8')
     keeps = inferencer.sizing.size_of(1024, 768) == (1024, 768)
     assert ('They keep their own size' in card) is keeps
-    assert ('They are scaled to size 1' in card) is not keeps
+    assert ('They are scaled to the test scale' in card) is not keeps

@@ -38,7 +38,8 @@ def zoo() -> str:
     models = recipes(costs)
     models.sort(key=order)
     for task, size, metrics in TABLES:
-        columns = ('recipe', 'data', 'parameters, M', f'GMACs at {size[0]} x {size[1]}', *metrics)
+        columns = ('recipe', 'data', 'parameters, M', f'GMACs at {size[0]} x {size[1]}')
+        columns += tuple(f'published {metric}' for metric in metrics)
         text += f'### {task}\n\n| {" | ".join((*columns, "status"))} |\n'
         text += '| --- | --- |' + ' ---: |' * (len(columns) - 2) + ' --- |\n'
         for model in models:
@@ -63,19 +64,18 @@ def order(model: dict[str, Any]) -> tuple[bool, str, float]:
 
 
 def shipped_table(models: list[dict[str, Any]]) -> str:
-    """Shipped models of all tasks, each with the score of its card and the size of its images."""
+    """Shipped models of all tasks, each with two scores of its card."""
     metrics = {task: metric for task, _, (metric, *_) in TABLES}
-    text = '| model | task | data | parameters, M | development score | at size |\n'
-    text += '| --- | --- | --- | ---: | --- | --- |\n'
+    text = '| model | task | data | parameters, M | metric | at the test scale | best size |\n'
+    text += '| --- | --- | --- | ---: | --- | --- | --- |\n'
     for model in models:
-        (score,) = model['scores']
         cells = (
             model['name'],
             model['task'].lower(),
             model['data'],
             model['parameters'],
-            f'{metrics[model["task"]].removesuffix(", %")} {score}',
-            model['size'],
+            metrics[model['task']].removesuffix(', %'),
+            *model['scores'],
         )
         text += f'| {" | ".join(cells)} |\n'
     return text
@@ -104,7 +104,7 @@ def zoo_entry(name: str, task: str, costs: dict[tuple[int, int], dict[str, str]]
 
 
 def shipped_models(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> list[dict[str, Any]]:
-    """Models whose weights ship, with the best score of their cards."""
+    """Models whose weights ship, with two scores of their cards: at the test scale, the best."""
     index = json.loads((ROOT / 'cpvt_backbones/weights/index.json').read_text())
     models = []
     for name, shipped in index.items():
@@ -115,13 +115,13 @@ def shipped_models(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> l
             if line[:2] == '| '
         ]
         task = {'top-1, %': 0, 'box AP, %': 1, 'mIoU, %': 3}[rows[0][2]]
-        _, size, best = max(rows[2:], key=lambda cells: float(cells[2]))
+        (test,) = [cells for cells in rows[2:] if cells[0] == '1']
+        best = max(rows[2:], key=lambda cells: float(cells[2]))
         entry = zoo_entry(
             f'[{name}](../{card})', TABLES[task][0], costs[Path(shipped['config']).stem]
         )
         (entry['data'],) = re.findall(r'^\*\*Data\.\*\* (\w+)', (ROOT / card).read_text(), re.M)
-        entry['scores'] = [f'{float(best):.1f}']
-        entry['size'] = f'{size} px'
+        entry['scores'] = [f'{float(score):.1f} ({size} px)' for _, size, score in (test, best)]
         models.append(entry)
     return models
 

@@ -70,14 +70,14 @@ def card(
     start, origin = cfg.model.backbone.get('init_cfg'), 'random weights'
     if start is not None:
         first = find_shipped(start.checkpoint)
-        origin = f'`{first.name}` (SHA-256 `{first.sha256}`)'
+        origin = f'`{first.name}` (SHA-256 `{first.sha256[:12]}...`)'
         terms += f'. It starts from `{first.name}`, whose terms hold too (see its card)'
     recipe = recipe or f'`{entry.config}`, from {origin}'
     names = entry.dataset_meta.get('classes', ())
     classes = f'\n**Classes.** {", ".join(names)}.\n' if names else ''
     picture = f'../../docs/figures/card_{entry.name}'  # of docs/site/cards.py
     if any('Resize' in step['type'] for step in cfg.test_dataloader.dataset.pipeline):
-        size, side = 'are scaled to size 1 of the table below', ''
+        size, side = 'are scaled to the test scale, row `1` of the table below', ''
     else:
         size, side = 'keep their own size, which the recipe does not change', '--long-side 640 '
     status = f'**Development scores.** {decided}.\n\n' if decided else ''
@@ -114,8 +114,8 @@ dict(
 Normalise RGB images with mean {list(pixels.mean)} and standard deviation
 {list(pixels.std)}.
 
-**Accuracy** of this file on {rows[0].images} images, without fine-tuning at any size. Size 1 is the
-test scale of its config.
+**Accuracy** of this file on {rows[0].images} images, without fine-tuning at any size. Row `1`
+has the test scale of its config; the others are larger or smaller.
 
 | size | mean px | {label} |
 | --- | --- | ---: |
@@ -130,7 +130,8 @@ There the metric is at least {GOOD:.0%} of its best.
 
 **Recipe.** {recipe}, at commit {commit}.
 
-**File.** fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256 `{entry.sha256}`.
+**File.** fp16 safetensors, {entry.file.stat().st_size / 1e6:.1f} MB, SHA-256
+`{entry.sha256}`.
 """
 
 

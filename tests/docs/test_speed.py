@@ -142,10 +142,10 @@ def test_cuda_graphs_and_a_model_without_class_token():
     assert [int(images) for images, *_ in told] == [1, 64]
     for images, with_graphs, plain, ratio in told:
         rounds = seconds.loc[int(images)]
-        assert with_graphs == f'{rounds["cpvt_small_graphs"].median():.1f}'
-        assert plain == f'{rounds["cpvt_small"].median():.1f}'
+        assert with_graphs == ' and '.join(f'{one:.1f}' for one in rounds['cpvt_small_graphs'])
+        assert plain == ' and '.join(f'{one:.1f}' for one in rounds['cpvt_small'])
         speeds = rounds['cpvt_small'] / rounds['cpvt_small_graphs']
-        assert ratio == f'{speeds.median():.2f}'
+        assert ratio == f'{speeds.min():.1f} to {speeds.max():.1f}'
     details = ' '.join(DETAILS.split())
     assert f'adds CUDA graphs: {told[0][3]} times as fast for one image' in details
     first, second = seconds.loc[1]['cpvt_small']

@@ -174,5 +174,5 @@ def test_shipped_weights_are_the_trained_model_and_their_card_has_its_figures(
     write_sweep(sweep, tuned, ('tuned-toys', '1', 112, 71.5))
     assert 'init_cfg' not in ship('tuned-toys', '--sizes', sweep, config=tuned).backbone
     text = card.with_stem('tuned-toys').read_text()
-    assert f'from `small-toys` (SHA-256 `{entry.sha256}`)' in text
+    assert f'from `small-toys` (SHA-256 `{entry.sha256[:12]}...`)' in text
     assert 'It starts from `small-toys`, whose terms hold too' in text
