@@ -305,7 +305,7 @@ def test_an_upload_of_too_many_bytes_is_refused(app, monkeypatch):
 def test_pictures_of_the_docs_are_of_the_weights_that_ship():
     """`make test-app` takes them again, in build/app."""
     pictures = [*(ROOT / 'docs/figures').glob('app_*.jpg')]
-    assert len(pictures) == 2
+    assert len(pictures) == 4
     for file in pictures:
         assert file.stat().st_size < 150_000
         with Image.open(file) as picture:

@@ -79,15 +79,18 @@ def encoded(array, kind='PNG', **options):
     return stream.getvalue()
 
 
-def picture(page, name, model=None):
-    """Take a picture; of ``model`` for the docs, with the sum of its weights."""
+def picture(page, name, model=None, *, whole=True):
+    """Take a picture; of ``model`` for the docs, with the sum of its weights. Of the window, if not
+    of the whole page.
+    """
     FOLDER.mkdir(parents=True, exist_ok=True)
     page.mouse.move(0, 0)
-    page.screenshot(path=FOLDER / f'{name}.png', full_page=True)
+    page.screenshot(path=FOLDER / f'{name}.png', full_page=whole)
     if model is not None:
         comment = f'{model} {shipped_weights()[model].sha256}'
         with Image.open(FOLDER / f'{name}.png') as image:
-            image.thumbnail((1100, 1100))
+            if whole:
+                image.thumbnail((1100, 1100))
             image.convert('RGB').save(FOLDER / f'{name}.jpg', quality=72, comment=comment)
 
 
@@ -137,6 +140,27 @@ def test_several_sizes(open_page):
     view(page, 'Several sizes')
     choose(page, CLASSIFIER)
     done(page, r'129 x 97 px \| church \d\d% \| good size')
+
+
+def test_the_screen_of_a_phone_shows_the_tabs_and_a_result(open_page):
+    page = open_page(width=390, height=844, device_scale_factor=2)
+    choose(page, SEGMENTOR)
+    done(page, '512 x 384 px as 128 x 96 places')
+    for name, tab, text in (
+        ('app_features_narrow', 'Features', '512 x 384 px as 128 x 96 places'),
+        ('app_sizes_narrow', 'Several sizes', r'640 x 480 px \| building 2\d%.+1024 x 768 px \|'),
+    ):
+        view(page, tab)
+        done(page, text)
+        page.wait_for_timeout(1500)  # the page scrolls to the result
+        tabs = page.get_by_role('tab', name=tab)
+        tabs.evaluate('tab => scrollBy(0, tab.getBoundingClientRect().top - 8)')
+        result = page.locator('#results figure img:visible').first
+        result.wait_for()
+        for part in (tabs, result):
+            box = part.bounding_box()
+            assert box['y'] >= 0 and box['y'] + box['height'] <= 844
+        picture(page, name, SEGMENTOR, whole=False)
 
 
 def test_a_point_is_chosen_by_a_click_and_by_the_keyboard(open_page):
