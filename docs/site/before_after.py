@@ -26,6 +26,7 @@ from PIL import Image
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo'))
 
 from matching import match
+from sheets import THEMES
 
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
@@ -43,7 +44,7 @@ CORNERS = ['x1', 'y1', 'x2', 'y2']
 # Colours that differ in lightness, too; a dark line around them.
 COLOURS = {'red cell': '#ffd92f', 'white cell': '#56b4e9', 'platelet': 'white'}
 EDGE = '#14181f'
-INK = '#1f2328'
+LEGEND = 32  # px
 SIDE = 256  # px of a photograph
 SHOWN = 2  # photographs, the first ones of the validation images
 
@@ -115,25 +116,26 @@ def count(model: str, images: list[str], score: float = SCORE) -> Counts:
     return Counts(*map(classes.count, kinds), *map(every.count, kinds), extra)
 
 
-def draw(*, narrow: bool) -> Figure:
+def draw(theme: str, *, narrow: bool) -> Figure:
     """The first validation images, side by side with the likelier boxes of both models.
 
     Args:
-        narrow: For a phone, 350 px wide: an image a row. Otherwise for a page of 900 px.
+        theme: ``'light'`` or ``'dark'``, of the page.
+        narrow: For a phone, 350 px wide: an image a row, below the legend, so that a page can cut
+            off all but the first. Otherwise for a page of 900 px.
     """
     width, side, gap = (350, 164, 0) if narrow else (920, 217, 18)
-    top, below = 28, 44
+    first, top, below = LEGEND if narrow else 0, 28, 44
     lines = SHOWN if narrow else 1
-    height = lines * (top + side + below) + 32
+    height = lines * (top + side + below) + LEGEND
     figure = Figure(figsize=(width / 100, height / 100))
     axis = figure.add_axes((0, 0, 1, 1))
     axis.set(xlim=(0, width), ylim=(height, 0))
     axis.axis('off')
-    axis.add_patch(Rectangle((0, 0), width, height, facecolor='white', zorder=-1))  # in both themes
     truth, found = read_truth(), pd.read_csv(FOUND)
     for place, image in enumerate([*truth][:SHOWN]):
         left = 8 if narrow else 8 + place * (2 * side + 6 + gap)
-        upper = top + (place * (top + side + below) if narrow else 0)
+        upper = first + top + (place * (top + side + below) if narrow else 0)
         for model, title in MODELS.items():
             boxes = found[(found['model'] == model) & (found['image'] == image)]
             boxes = boxes[boxes['score'] >= DRAWN]
@@ -141,14 +143,14 @@ def draw(*, narrow: bool) -> Figure:
             axis.imshow(photo, extent=(left, left + side, upper + side, upper), aspect='auto')
             outline(axis, boxes, meets_a_cell(boxes, truth[image]), (left, upper), side / SIDE)
             counts = count(model, [image], DRAWN)
-            style = dict(color=INK, fontsize=13 * 0.72)
+            style = dict(color=THEMES[theme].ink, fontsize=13 * 0.72)
             axis.text(left, upper - 7, title, weight='bold', **style)
             total = counts.all_red + counts.all_white
             text = f'{counts.red + counts.white} of {total} cells found'
             axis.text(left, upper + side + 17, text, **style)
             axis.text(left, upper + side + 34, f'{counts.extra} extra boxes', **style)
             left += side + 6
-    explain(figure, narrow=narrow)
+    explain(figure, theme, narrow=narrow)
     return figure
 
 
@@ -171,8 +173,8 @@ def line(name: str, hit: bool) -> dict[str, Any]:
     return dict(edgecolor=colour, linewidth=width, linestyle=dashes, path_effects=[dark])
 
 
-def explain(figure: Figure, *, narrow: bool) -> None:
-    """Write the legend below the images."""
+def explain(figure: Figure, theme: str, *, narrow: bool) -> None:
+    """Write the legend below the images, or above them in a narrow picture."""
     samples = {
         'red cell': ('red cell', True),
         'white cell': ('white cell', True),
@@ -185,12 +187,12 @@ def explain(figure: Figure, *, narrow: bool) -> None:
         handles.append(Line2D([], [], label=text, **style))
     figure.legend(
         handles=handles,
-        loc='lower left',
+        loc='upper left' if narrow else 'lower left',
         ncols=3,
         columnspacing=1.2,
         handlelength=1.6,
         frameon=False,
-        labelcolor=INK,
+        labelcolor=THEMES[theme].ink,
         fontsize=13 * 0.72,
         borderaxespad=0.4,
     )

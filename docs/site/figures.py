@@ -347,9 +347,9 @@ if __name__ == '__main__':
         save(hero.draw_narrow(segmentor, theme), f'sizes_narrow{ending}', 200, SEGMENTOR, scores)
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165, name)
-    for ending, dpi in (('', 165), ('_narrow', 200)):
-        picture = before_after.draw(narrow=bool(ending))
-        save(picture, f'cells{ending}', dpi, before_after.DETECTOR, before_after.version())
+        for form, dpi in (('', 165), ('_narrow', 200)):
+            picture, name = before_after.draw(theme, narrow=bool(form)), f'cells{form}{ending}'
+            save(picture, name, dpi, before_after.DETECTOR, before_after.version())
     sheets = dict(sheet=sheet('coco'), sheet_two=sheet('masks'), sheet_folders=sheet('folders'))
     sheets |= dict(sheet_cells=cell_sheet(3), sheet_cells_narrow=cell_sheet(2))
     for name, image in sheets.items():

@@ -64,7 +64,7 @@ def test_the_caption_says_what_the_picture_shows():
     before, after = (picture.count(model, images, picture.DRAWN) for model in picture.MODELS)
     assert (before.white, after.white, after.all_white) == (0, 2, 2)
     assert before.red < before.all_red / 2 < after.red
-    for name in ('cells', 'cells_narrow'):
+    for name in ('cells', 'cells_narrow', 'cells_dark', 'cells_narrow_dark'):
         with Image.open(ROOT / f'docs/figures/{name}.webp') as image:
             assert image.getexif()[ExifTags.Base.ImageHistory] == picture.version()
 
