@@ -197,6 +197,34 @@ def test_accuracies_in_the_readme_are_the_best_of_the_cards():
         assert scores[width] == pytest.approx(float(value), abs=0.051), name
 
 
+def test_the_first_page_says_whose_its_figures_are():
+    """The models that ship have the best accuracy of their cards. Others' figures are marked, and
+    agree with the README.
+    """
+    page = (ROOT / 'docs/site/index.md').read_text()
+    readme = (ROOT / 'README.md').read_text()
+    own = r'^\| \*\*trained here:\*\* .* px \| (top-1|mIoU|box AP) ([\d.]+) \|$'
+    shipped = r'^\| \[`\S+`\].* \| (top-1|mIoU|box AP) ([\d.]+) at '
+    found = re.findall(own, page, re.MULTILINE)
+    assert sorted(found) == sorted(re.findall(shipped, readme, re.MULTILINE))
+    assert len(found) == len(shipped_weights())
+    others = r'^\| \*\*published\*\* by .*, not trained here: .* \| box AP ([\d.]+) \|$'
+    (score,) = re.findall(others, page, re.MULTILINE)
+    row = rf'^\| COCO box AP, .*Twins-PCPVT-S.* \| {score} \| published .*, not trained here \|$'
+    assert re.search(row, readme, re.MULTILINE)
+    (sums,) = re.findall(r'^\| .* models above \| (.+?) \| \*\*trained here', readme, re.MULTILINE)
+    assert sorted(sums.split(', ')) == sorted(value for _, value in found)
+
+
+@pytest.mark.parametrize('page', ['README.md', 'docs/site/index.md'])
+def test_the_advice_without_weights_has_the_figure_of_the_study(page):
+    text = ' '.join((ROOT / page).read_text().split())
+    study = (ROOT / 'docs/evidence/imagenette.md').read_text()
+    row = r'PEG at 0-5 minus RoPE, axial, top-1 at 112 px, > -1 .*?\| \+([\d.]+) '
+    (gain,) = re.findall(row, study)
+    assert f'PEG is {float(gain):.1f} points of top-1 ahead of RoPE' in text
+
+
 class Loads(HTMLParser):
     """Addresses that a browser fetches by itself."""
 
@@ -264,8 +292,11 @@ def check_search(index):
 
 def check_home(page):
     """A card has the four commands for own pictures; the card of each task has a command and the
-    config that it names; the last one predicts.
+    config that it names; the last one predicts. Weights, backbone and encoding have one table.
     """
+    choice = page.partition('id="which-backbone-encoding-weights"')[2].partition('<h2')[0]
+    for name in ('PyramidCPVT', 'MultiScaleCPVT', 'CPVT', 'Learned', 'RoPE', 'PEG'):
+        assert name in re.sub('<.+?>', '', choice.partition('</table>')[0])
     own, *cards, last = page.split('<div class="task">')[1:]
     assert re.findall(r'tools/(\w+)\.py', last.split('</pre>')[0]) == ['infer']
     assert re.findall(r'tools/(\w+)\.py', own) == ['make_config', 'train', 'test', 'infer']
