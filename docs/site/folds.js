@@ -1,5 +1,6 @@
 // On a phone, what few readers need is folded: a long config in a card, the help of a script, tables of names but for the first,
-// and of a method or helper of the reference all but its first sentence.
+// and of a method or helper of the reference all but its first sentence. Of a page of more than eleven screens, all sections
+// but the first are folded: each h2, or each h3 where the section has no text of its own.
 if (matchMedia('(max-width: 44.9em)').matches) {
   const fold = (elements, text) => {
     const details = document.createElement('details')
@@ -34,6 +35,29 @@ if (matchMedia('(max-width: 44.9em)').matches) {
     const table = head.closest('table')
     const part = fold([table.closest('.md-typeset__scrollwrap') ?? table], `${table.tBodies[0].rows.length} names`)
     part.open = index === 0
+  }
+  const from = (heading) => {
+    const section = [heading]
+    const ends = heading.tagName === 'H2' ? 'h2' : 'h2, h3'
+    for (let next = heading.nextElementSibling; next && !next.matches(ends); next = next.nextElementSibling) section.push(next)
+    return section
+  }
+  const foldSection = (heading) => {
+    const [, ...body] = from(heading)
+    if (!body.length) return
+    const details = fold(body, '')
+    details.className = 'section'
+    details.before(heading)
+    heading.querySelector('.headerlink')?.remove() // no link in what opens
+    details.firstElementChild.append(heading)
+  }
+  const article = document.querySelector('article.md-typeset')
+  if (article && !article.querySelector('.doc-heading') && article.scrollHeight > 9200) {
+    for (const [index, heading] of [...article.querySelectorAll(':scope > h2')].entries()) {
+      const parts = from(heading).filter((element) => element.tagName === 'H3')
+      if (parts.length && (index === 0 || heading.nextElementSibling === parts[0])) parts.forEach(foldSection)
+      else if (index) foldSection(heading)
+    }
   }
   // A link to what is folded opens it.
   const reveal = () => {

@@ -393,6 +393,33 @@ def test_on_a_phone_a_link_opens_the_folded_entry(site, browser):
     page.close()
 
 
+def test_on_a_phone_the_sections_of_a_long_page_open(site, browser):
+    """The recipe is shown, and the sections after it are folded: questions, or whole parts. A link
+    to one opens it. Printed output wraps.
+    """
+    page = browser.new_page()
+    for width, folded in ((1440, False), (390, True)):
+        page.set_viewport_size(dict(width=width, height=844))
+        for name, section, text in (
+            ('own_data', 'which-checkpoint-is-best', 'Use the file that begins with'),
+            ('own_data_reference', 'tiles', 'Such images are cut into tiles'),
+            ('export', 'verification', 'The tool keeps a file only if'),
+        ):
+            page.goto(f'{site[1]}/docs/{name}.html')
+            assert page.locator('article pre, article table').first.is_visible()
+            assert page.locator(f'[id="{section}"]').is_visible()
+            assert page.get_by_text(text).is_visible() != folded
+            if folded:
+                assert page.evaluate('document.documentElement.scrollHeight') < 6000
+            page.goto('about:blank')
+            page.goto(f'{site[1]}/docs/{name}.html#{section}')
+            page.get_by_text(text).wait_for(state='visible')
+    page.goto(f'{site[1]}/docs/own_data.html')
+    for code in page.locator('.language-text pre > code').all():
+        assert code.evaluate('code => code.scrollWidth == code.clientWidth')
+    page.close()
+
+
 def test_the_halves_of_a_picture_stand_below_each_other_on_a_phone(site, browser):
     page = browser.new_page()
     for width, shown in ((1440, 1), (390, 2)):
