@@ -103,7 +103,7 @@ def sweep(
     continues after an interruption: rows that the table has are not measured again.
 
     Args:
-        models: The models.
+        models: Trained models, see :class:`SweepModel`.
         sizes: The image sizes, see :class:`TestSize`.
         table: CSV that grows by one row for each model and size that it lacks.
         limit: Number of test images, evenly spaced in the test set; ``None`` for all.

@@ -45,6 +45,9 @@ OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
 Position = dict[str, Any] | Sequence[dict[str, Any]] | None
 """``None``, a dict with ``type`` and an encoding's arguments, or a list of such dicts."""
 
+InitCfg = str | PathLike[str] | dict[str, Any] | Sequence[dict[str, Any]] | None
+"""A name or file of weights, an initialisation of mmengine as a dict, or a list of these."""
+
 PAPER_POSITION: dict[str, Any] = dict(type='PEG', after_blocks=(0,), kernel_size=3)
 """The paper's default: one PEG after the first block, k = 3."""
 
@@ -131,7 +134,7 @@ class Backbone(PretrainedModel):
         norm_eps: float = 1e-6,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        init_cfg: Any = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         if isinstance(init_cfg, (str, PathLike)):
             init_cfg = dict(type='Pretrained', checkpoint=str(init_cfg))
@@ -321,7 +324,7 @@ class Backbone(PretrainedModel):
     def forward(
         self, images: Tensor, valid_sizes: Sequence[tuple[int, int]] | Tensor | None = None
     ) -> tuple[Any, ...]:
-        """Features of a batch.
+        """Features of a batch, one output per entry of ``out_indices``.
 
         Args:
             images: (B, in_channels, H, W), normalised, any H, W >= 1.
@@ -563,7 +566,10 @@ class Backbone(PretrainedModel):
                 module.training = False
 
     def train(self, mode: bool = True) -> 'Backbone':
-        """Set the mode. Frozen stages stay in evaluation mode; adapters in them still train."""
+        """Set training or evaluation mode. Frozen stages stay in evaluation mode.
+
+        What is added to a frozen stage later, such as an adapter, still trains.
+        """
         super().train(mode)
         self._freeze()
         return self

@@ -15,7 +15,7 @@ from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import prepend_tokens, split_tokens
 
 from .archs import COLUMNS, resolve_arch, resolve_indices, resolve_size
-from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix_parameter
+from .base import PAPER_POSITION, Backbone, InitCfg, Position, init_linear_layers, prefix_parameter
 
 
 @MODELS.register_module()
@@ -26,6 +26,15 @@ class CPVT(Backbone):
     PEG is ``pos_block.<i>.proj.0``. Blocks that no output needs are not built, so that every
     parameter is trained.
 
+    | ``arch`` | ``embed_dims`` | ``depth`` | ``num_heads`` | parameters, M |
+    | --- | --- | --- | --- | --- |
+    | tiny | 192 | 12 | 3 | 5.5 |
+    | small | 384 | 12 | 6 | 21.6 |
+    | base | 768 | 12 | 12 | 85.7 |
+
+    Parameters are those of the default arguments, without a head. ``mlp_ratio`` is 4. A map has
+    ``embed_dims`` channels and a stride of ``patch_size`` pixels.
+
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
     | -1 | nothing |
@@ -34,13 +43,13 @@ class CPVT(Backbone):
     | depth (12) | all blocks and PEGs, and the final norm: the whole model |
 
     Args:
-        arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads and
-            mlp_ratio.
-        img_size: Side, or (height, width), in pixels that a position table is made for. The model
-            takes images of any size.
+        arch: ``'tiny'``, ``'small'`` or ``'base'``, as in the table. Or a dict:
+            ``dict(embed_dims=256, depth=6, num_heads=4, mlp_ratio=4)``.
+        img_size: Size in pixels that a position table is made for: a side, ``224``, or (height,
+            width), ``(480, 640)``. The model takes images of any size.
         patch_size: Side of a patch in pixels, which is the stride of the map.
-        out_indices: Block, or blocks, whose output is returned: integers in [-depth, depth - 1].
-            0 is the first block, and -1 the last.
+        out_indices: Blocks whose output is returned: one, ``-1``, or several, ``(5, 11)``.
+            Integers in [-depth, depth - 1]: 0 is the first block, and -1 the last.
         position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
             list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
             (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'Relative'``
@@ -53,11 +62,13 @@ class CPVT(Backbone):
             4).
         window_size: Side in tokens of the windows that attention is limited to. ``None`` is global
             attention in all blocks.
-        global_blocks: With windows, the blocks with global attention. ViTDet's choice for 12 blocks
-            is ``window_size=14, global_blocks=(2, 5, 8, 11)``.
+        global_blocks: With windows, the blocks with global attention: integers in
+            [-depth, depth - 1]. ViTDet's choice for 12 blocks is
+            ``window_size=14, global_blocks=(2, 5, 8, 11)``.
         mask_window_padding: With windows, leave the padding of the last row and column of windows
             out of attention. ViTDet and SAM do not, so set ``False`` for their weights.
-        layer_scale_init: Initial layer scale. ``None`` adds no layer scale.
+        layer_scale_init: Initial value of the layer scale, a learned factor a channel after
+            attention and MLP (arXiv 2103.17239). ``None`` adds no layer scale.
         activation: Activation of the MLPs: ``'gelu'``, ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'``
             (CLIP) or ``'swiglu'`` (see :class:`MLP`).
         pre_norm: Normalise the tokens before the first block, after the position table (CLIP).
@@ -77,6 +88,29 @@ class CPVT(Backbone):
         >>> (feature_map,) = model(torch.rand(1, 3, 50, 70))
         >>> feature_map.shape  # a cell for each 16 px begun
         torch.Size([1, 192, 4, 5])
+
+        A config of a classifier with pretrained weights, in mmpretrain:
+
+        ```python
+        # classifier_cpvt.py
+        _base_ = 'mmpretrain::deit/deit-small_4xb256_in1k.py'
+        custom_imports = dict(imports=['cpvt_backbones'])
+        model = dict(
+            backbone=dict(
+                _delete_=True,
+                type='CPVT',
+                arch='small',
+                out_type='cls_token',
+                # the table of the weights, and PEG
+                position=[dict(type='Learned'), dict(type='PEG')],
+                init_cfg='timm://deit_small_patch16_224.fb_in1k',
+            ),
+            head=dict(num_classes=10),
+        )
+        # PEG without weight decay
+        spared = dict(pos_block=dict(decay_mult=0.0))
+        optim_wrapper = dict(paramwise_cfg=dict(custom_keys=spared))
+        ```
     """
 
     def __init__(
@@ -106,7 +140,7 @@ class CPVT(Backbone):
         norm_eps: float = 1e-6,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        init_cfg: Any = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         numbers = resolve_arch(arch, COLUMNS)
         dim, depth, num_heads = numbers['embed_dims'], numbers['depth'], numbers['num_heads']

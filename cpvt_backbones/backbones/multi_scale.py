@@ -15,7 +15,7 @@ from cpvt_backbones.layers.checks import check, check_choice
 from cpvt_backbones.layers.tokens import crop
 
 from .archs import COLUMNS, resolve_arch, resolve_indices
-from .base import DENSE_POSITION, Position
+from .base import DENSE_POSITION, InitCfg, Position
 from .cpvt import CPVT
 
 STRIDES = (4, 8, 16, 32)
@@ -77,6 +77,14 @@ class MultiScaleCPVT(CPVT):
     weights of a column load. New parameters are under ``pyramid.``. All outputs are maps, so there
     is no ``out_type``.
 
+    | ``arch`` | ``embed_dims`` | ``depth`` | ``num_heads`` | parameters, M |
+    | --- | --- | --- | --- | --- |
+    | tiny | 192 | 12 | 3 | 5.7 |
+    | small | 384 | 12 | 6 | 22.3 |
+    | base | 768 | 12 | 12 | 88.3 |
+
+    Parameters are those of the default arguments, without a head. ``mlp_ratio`` is 4.
+
     | ``out_indices`` | stride, px | channels, at patch 16 and ``source='last'`` |
     | --- | --- | --- |
     | 0 or -4 | 4 | ``embed_dims`` / 4 |
@@ -92,14 +100,15 @@ class MultiScaleCPVT(CPVT):
     | depth (12) | the whole trunk; ``pyramid`` is trained |
 
     Args:
-        arch: ``'tiny'``, ``'small'``, ``'base'``, or a dict with embed_dims, depth, num_heads and
-            mlp_ratio.
+        arch: ``'tiny'``, ``'small'`` or ``'base'``, as in the table. Or a dict:
+            ``dict(embed_dims=256, depth=6, num_heads=4, mlp_ratio=4)``.
         source: ``'last'`` makes every level from the last block, and halves the channels at each
             upsampling by 2 (ViTDet, arXiv 2203.16527, section 3). ``'taps'`` makes each level from
             another block, with all channels (BEiT and XCiT, arXiv 2106.09681, section 4).
         taps: With ``source='taps'``, the blocks of strides 4, 8, 16 and 32, in ascending order.
-            ``None`` takes the last block of each quarter: 2, 5, 8 and 11 of 12.
-        out_indices: Level, or levels, that are returned: integers in [-4, 3], as in the table.
+            Of 12 blocks, ``None`` takes ``(2, 5, 8, 11)``, the last block of each quarter.
+        out_indices: Levels that are returned: one, ``1``, or several, ``(1, 2, 3)``. Integers in
+            [-4, 3], as in the table.
         patch_size: Side of a patch: 4, 8, 16 or 32 pixels.
         position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
             list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
@@ -196,7 +205,7 @@ class MultiScaleCPVT(CPVT):
         norm_eps: float = 1e-6,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        init_cfg: Any = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         check_choice(('last', 'taps'), source=source)
         check(f'one of {STRIDES}', lambda size: size in STRIDES, patch_size=patch_size)

@@ -23,7 +23,7 @@ from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import prepend_tokens, split_tokens
 
 from .archs import PYRAMIDS, resolve_arch, resolve_indices, resolve_size
-from .base import PAPER_POSITION, Backbone, Position, init_linear_layers, prefix_parameter
+from .base import PAPER_POSITION, Backbone, InitCfg, Position, init_linear_layers, prefix_parameter
 
 PATCH_SIZES = (4, 2, 2, 2)
 
@@ -36,12 +36,23 @@ class PyramidCPVT(Backbone):
     output needs are not built, so that every parameter is trained. So a state dict of
     ``out_indices=(0, 1)`` has no keys of stages 2 and 3.
 
-    | ``out_indices`` | stage | stride, px |
+    | ``arch`` | ``depths`` | parameters, M |
     | --- | --- | --- |
-    | 0 or -4 | 0 | 4 |
-    | 1 or -3 | 1 | 8 |
-    | 2 or -2 | 2 | 16 |
-    | 3 or -1 | 3 | 32 |
+    | tiny | 2, 2, 2, 2 | 12.3 |
+    | small | 3, 4, 6, 3 | 23.6 |
+    | base | 3, 4, 18, 3 | 43.3 |
+    | large | 3, 8, 27, 3 | 60.5 |
+
+    Parameters are those of the default arguments, without a head. In every ``arch``, the stages
+    have these numbers; ``embed_dims`` are the channels of the maps:
+
+    | ``out_indices`` | 0 | 1 | 2 | 3 |
+    | --- | ---: | ---: | ---: | ---: |
+    | stride, px | 4 | 8 | 16 | 32 |
+    | ``embed_dims`` | 64 | 128 | 320 | 512 |
+    | ``num_heads`` | 1 | 2 | 5 | 8 |
+    | ``mlp_ratios`` | 8 | 8 | 4 | 4 |
+    | ``sr_ratios`` | 8 | 4 | 2 | 1 |
 
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
@@ -53,12 +64,13 @@ class PyramidCPVT(Backbone):
     | 4 | all stages, class token and final norm: the whole model |
 
     Args:
-        arch: ``'tiny'``, ``'small'``, ``'base'``, ``'large'``, or a dict with depths, embed_dims,
-            num_heads, mlp_ratios and sr_ratios, one number a stage.
-        img_size: Side, or (height, width), in pixels that position tables are made for. The model
-            takes images of any size.
-        out_indices: Stage, or stages, whose output is returned: integers in [-4, 3], as in the
-            table.
+        arch: ``'tiny'``, ``'small'``, ``'base'`` or ``'large'``, as in the table. Or a dict with
+            depths, embed_dims, num_heads, mlp_ratios and sr_ratios, each of four numbers, one a
+            stage.
+        img_size: Size in pixels that position tables are made for: a side, ``224``, or (height,
+            width), ``(480, 640)``. The model takes images of any size.
+        out_indices: Stages whose output is returned: one, ``-1``, or several, ``(1, 2, 3)``.
+            Integers in [-4, 3], a column of the table: -1 is stage 3, the last.
         position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
             list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
             (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'RoPE'`` (:class:`RoPE`).
@@ -93,6 +105,27 @@ class PyramidCPVT(Backbone):
         >>> model = PyramidCPVT(arch='tiny', frozen_stages=1).train()
         >>> [not stage.training for stage in model.patch_embeds]
         [True, False, False, False]
+
+        A config of RetinaNet with pretrained weights. The neck takes ``out_channels``:
+
+        ```python
+        # retinanet_pyramid.py
+        _base_ = 'mmdet::pvt/retinanet_pvt-t_fpn_1x_coco.py'
+        custom_imports = dict(imports=['cpvt_backbones'])
+        model = dict(
+            backbone=dict(
+                _delete_=True,
+                type='PyramidCPVT',
+                arch='small',
+                drop_path_rate=0.2,
+                init_cfg='timm://twins_pcpvt_small.in1k',
+            ),
+            neck=dict(in_channels=[64, 128, 320, 512]),
+        )
+        # PEG without weight decay
+        spared = dict(pos_block=dict(decay_mult=0.0))
+        optim_wrapper = dict(paramwise_cfg=dict(custom_keys=spared))
+        ```
     """
 
     def __init__(
@@ -114,7 +147,7 @@ class PyramidCPVT(Backbone):
         norm_eps: float = 1e-6,
         frozen_stages: int = -1,
         with_cp: bool = False,
-        init_cfg: Any = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         numbers = resolve_arch(arch, PYRAMIDS)
         num_stages = len(PATCH_SIZES)

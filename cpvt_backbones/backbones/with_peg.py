@@ -49,6 +49,13 @@ def build_with_peg(
             is not found.
 
     Examples:
+        >>> from cpvt_backbones.backbones import build_with_peg
+        >>> config = dict(type='PyramidCPVT', arch='tiny', position=None)
+        >>> names = ['blocks.0.0', 'blocks.1.0']
+        >>> model = build_with_peg(backbone=config, after=names)
+        >>> type(model).__name__, [peg.dim for peg in model.pos_block.values()]
+        ('PyramidCPVT', [64, 128])
+
         A config: Swin in RetinaNet, with a PEG after the first block of each stage:
 
         ```python

@@ -21,7 +21,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     listed by a module's ``no_weight_decay()`` get no weight decay.
 
     Args:
-        optim_wrapper_cfg: ``optim_wrapper`` of the config, without the other argument.
+        optim_wrapper_cfg: ``optim_wrapper`` of the config, without ``paramwise_cfg``.
         paramwise_cfg: ``layer_decay_rate``, in (0, 1], and any option of mmengine's
             ``DefaultOptimWrapperConstructor``. Factors multiply.
 

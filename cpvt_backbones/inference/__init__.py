@@ -5,6 +5,7 @@
 
 | type in a signature | value |
 | --- | --- |
+| ``ConfigInput`` | path of a config file, or what :func:`read_config` returns |
 | ``ImageInput`` | path of an image file, or an array that :func:`read_image` takes |
 | ``Prediction`` | dict; ``seg_map`` is an array or a path, see :class:`Inferencer` |
 | ``Scale`` | ``scale`` of :class:`Inferencer` |

@@ -112,7 +112,7 @@ def predict_to_folder(
 
     Raises:
         TypeError: An image is an array; :meth:`Inferencer.predict` takes these. Or ``inferencer``
-            is none, or ``out_dir`` or ``ann`` no path.
+            is no :class:`Inferencer`, or ``out_dir`` or ``ann`` is no path.
         FileNotFoundError: ``ann`` does not exist, or a folder or pattern has no image.
         ValueError: ``ann`` cannot be read, or lacks an image or a class of the model. The folder
             has predictions of another model or other settings, or files in ``pred`` or ``vis`` that

@@ -28,17 +28,19 @@ ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
 class PEG(nn.Module):
     """Positional Encoding Generator: ``x + dwconv(x)`` over patch tokens laid out as a map.
 
-    Because of the zero padding, the result depends on a token's distance from the border. Prefix
-    tokens have no place in the map, so they are not encoded. In :class:`CPVT` a PEG starts with
-    torch's initial weights, as in DeiT's code, so it scales the tokens by about 1.15. In
-    :class:`PyramidCPVT` it starts as in Twins' code, and scales them by about 1.7.
+    The source is CPVT (arXiv 2102.10882). Because of the zero padding, the result depends on a
+    token's distance from the border. Prefix tokens have no place in the map, so they are not
+    encoded. In :class:`CPVT` a PEG starts with torch's initial weights, as in DeiT's code, so it
+    scales the tokens by about 1.15. In :class:`PyramidCPVT` it starts as in Twins' code, and scales
+    them by about 1.7.
 
     Args:
         dim: Width C of a token.
         kernel_size: Side of the depthwise kernel, odd (paper: 3).
         num_layers: Convolutions in a row, each with its own residual.
         kind: Kind of convolution: ``'depthwise'``, or ``'separable'`` for a depthwise and a 1 x 1
-            convolution (l * (d^2 + k^2 * d) weights).
+            convolution. Their weights are ``num_layers * kernel_size**2 * dim``, and
+            ``num_layers * (dim**2 + kernel_size**2 * dim)``.
         padding: ``'zero'``, or ``'none'`` (authors' ablation). Without padding the map shrinks by
             ``kernel_size - 1`` a layer, and there is no residual.
         bias: Give the convolutions a bias, as the official code does.
@@ -219,9 +221,9 @@ class PEGPosition(PositionEncoding):
 
     Args:
         stages: Passed by the backbone; not written in a config.
-        after_blocks: Indices of the blocks, counted from 0 in each stage, that a PEG follows. -1 is
-            before the first block. Or the paper's notation for the first blocks: ``'0-5'`` is (0,
-            1, 2, 3, 4), cut at the depth of a shorter stage.
+        after_blocks: Blocks that a PEG follows, counted from 0 in each stage: a list, ``[0, 2]``,
+            or a string for a range without its end, ``'0-5'``, which is ``[0, 1, 2, 3, 4]``. In a
+            list, -1 is before the first block. A range ends at the last block of a stage.
         target: ``'qkv'`` encodes the tokens. ``'qk'`` (ablation) encodes only queries and keys of
             the next block.
 

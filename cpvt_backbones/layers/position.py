@@ -474,7 +474,8 @@ class Relative(PositionEncoding):
     Args:
         stages: Passed by the backbone; not written in a config. No stage may reduce its keys: an
             offset between two grids has no table entry.
-        clip: K, in tokens. The CPVT paper's comparison has 8.
+        clip: K, the largest offset in tokens that has a vector of its own. The CPVT paper's
+            comparison has 8.
 
     Examples:
         >>> from cpvt_backbones import CPVT

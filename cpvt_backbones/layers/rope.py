@@ -50,8 +50,9 @@ class RoPE(PositionEncoding):
     Args:
         stages: Passed by the backbone; not written in a config. The width d of a head must be a
             multiple of 4.
-        mode: A row of the table.
-        temperature: T. ``None`` stands for 100, 10, 100, 10000 and 10000 in the order of the table.
+        mode: ``'axial'``, ``'mixed'``, ``'dinov3'``, ``'eva'`` or ``'pe'``, a row of the table.
+        temperature: T in the table. ``None`` is 100 for ``'axial'`` and ``'dinov3'``, 10 for
+            ``'mixed'``, and 10000 for ``'eva'`` and ``'pe'``.
         rescale_coords: In training, multiply coordinates by a random factor for each batch,
             log-uniform in [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2). ``None`` leaves
             them.

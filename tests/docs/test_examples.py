@@ -31,6 +31,7 @@ EXAMPLES = {
     'backbones.multi_scale': ['MultiScaleCPVT'],
     'backbones.pretrained': ['PretrainedModel.from_pretrained', 'PretrainedModel.save_pretrained'],
     'backbones.pyramid_cpvt': ['PyramidCPVT'],
+    'backbones.with_peg': ['build_with_peg'],
     'checkpoints.classes': ['classes_of'],
     'checkpoints.conversion.convert': ['convert_state_dict'],
     'checkpoints.conversion.exporting': ['export_state_dict'],

@@ -18,8 +18,7 @@ from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {cls.__name__: cls for cls in (PyramidCPVT, MultiScaleCPVT, CPVT)}
-LEVELS = ('MultiScaleCPVT', 'PyramidCPVT')
-CONFIGS = {'MultiScaleCPVT': MultiScaleCPVT, 'WithPEG': build_with_peg}
+CONFIGS = {**CLASSES, 'WithPEG': build_with_peg}
 
 
 def build(name, **arguments):
@@ -47,6 +46,10 @@ def numbers(value):
     return ', '.join(map(str, value if isinstance(value, (tuple, list)) else [value]))
 
 
+def millions(model):
+    return f'{sum(one.numel() for one in model.parameters()) / 1e6:.1f}'
+
+
 @pytest.mark.parametrize('picture', ['backbones.svg', 'backbones_narrow.svg'])
 def test_the_picture_has_the_pegs_of_the_models(picture):
     """`make pictures` draws it again."""
@@ -57,16 +60,12 @@ def test_the_picture_has_the_pegs_of_the_models(picture):
 
 
 def test_the_table_of_architectures_is_that_of_the_models():
-    archs, outputs = tables(backbones)
+    archs, outputs, _ = tables(backbones)
     expected = []
-    for name, cls in CLASSES.items():
+    for name in CLASSES:
         for arch in list_archs()[name]:
             model = build(name, arch=arch)
-            stages = model.blocks if cls is PyramidCPVT else [model.blocks]
-            heads = [stage[0].attn.num_heads for stage in stages]
-            widths = [stage[0].norm1.normalized_shape[0] for stage in stages]
-            columns = (model.depths, heads, widths, model.out_channels)
-            expected.append([name, arch, *map(numbers, columns)])
+            expected.append([name, arch, millions(model), numbers(model.out_channels)])
     assert archs[1:] == expected
     expected = []
     for name, cls in CLASSES.items():
@@ -75,17 +74,45 @@ def test_the_table_of_architectures_is_that_of_the_models():
     assert [row[:3] for row in outputs[1:]] == expected
 
 
-@pytest.mark.parametrize('name', LEVELS)
-def test_the_table_of_out_indices_is_that_of_the_model(name):
-    rows = table(CLASSES[name], 'out_indices')
+@pytest.mark.parametrize('name', CLASSES)
+def test_the_table_of_sizes_is_that_of_the_models(name):
+    """One row for each registered ``arch``."""
+    expected = []
+    for arch in list_archs()[name]:
+        model = build(name, arch=arch)
+        if name == 'PyramidCPVT':
+            shape = [numbers(model.depths)]
+        else:
+            assert model.blocks[0].mlp.fc1.out_features == 4 * model.embed_dims
+            heads = model.blocks[0].attn.num_heads
+            shape = [numbers(one) for one in (model.embed_dims, model.depth, heads)]
+        expected.append([arch, *shape, millions(model)])
+    assert table(CLASSES[name], 'arch') == expected
+
+
+def test_the_table_of_out_indices_is_that_of_the_model():
+    rows = table(MultiScaleCPVT, 'out_indices')
     assert len(rows) == 4
-    for row in rows:
-        stride = int(row[2 if name == 'PyramidCPVT' else 1])
-        for index in row[0].split(' or '):
-            assert build(name, out_indices=int(index)).out_strides == (stride,)
-    if name == 'MultiScaleCPVT':
-        divisors = [int((row[2] + ' / 1').split(' / ')[1]) for row in rows]
-        assert build(name, arch='tiny').out_channels == tuple(192 // one for one in divisors)
+    for indices, stride, _ in rows:
+        for index in indices.split(' or '):
+            assert build('MultiScaleCPVT', out_indices=int(index)).out_strides == (int(stride),)
+    divisors = [int((row[2] + ' / 1').split(' / ')[1]) for row in rows]
+    channels = build('MultiScaleCPVT', arch='tiny').out_channels
+    assert channels == tuple(192 // one for one in divisors)
+
+
+@pytest.mark.parametrize('arch', list_archs()['PyramidCPVT'])
+def test_the_table_of_stages_is_that_of_the_pyramid(arch):
+    (found,) = [rows for rows in tables(PyramidCPVT) if rows[0][0] == 'out_indices']
+    columns = [[*map(int, column)] for column in zip(*(row[1:] for row in found), strict=True)]
+    assert len(columns) == 4
+    for stage, *column in columns:
+        for index in (stage, stage - 4):
+            model = build('PyramidCPVT', arch=arch, out_indices=index)
+            block = model.blocks[stage][0]
+            (stride,), (width,) = model.out_strides, model.out_channels
+            ratio = block.mlp.fc1.out_features // width
+            assert column == [stride, width, block.attn.num_heads, ratio, block.attn.sr_ratio]
 
 
 @pytest.mark.parametrize('name', CLASSES)
@@ -113,16 +140,20 @@ def test_position_names_every_type(name):
 
 @pytest.mark.parametrize('name', CONFIGS)
 def test_a_config_in_a_docstring_builds(name, tmp_path):
-    pytest.importorskip('mmdet')
+    scope = 'mmpretrain' if name == 'CPVT' else 'mmdet'
+    pytest.importorskip(scope)
     (block,) = re.findall(r'^ *```python\n(.+?)^ *```', inspect.getdoc(CONFIGS[name]), re.S | re.M)
     block = inspect.cleandoc('\n' + block)
     assert max(map(len, block.splitlines())) <= 75
     (tmp_path / 'mine.py').write_text(block)
     cfg = read_config(tmp_path / 'mine.py')
     assert cfg.model.backbone.type == name
-    model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
+    model = MODELS.build(dict(cfg.model, _scope_=scope))
     assert hasattr(model.backbone, 'pos_block')
     model.eval()
+    if scope == 'mmpretrain':
+        assert model(torch.rand(1, 3, 64, 96), mode='tensor').shape == (1, model.head.num_classes)
+        return
     maps = model.backbone(torch.rand(1, 3, 64, 96))
     assert [one.shape[1] for one in maps] == model.neck.in_channels
     assert len(model.neck(maps)) == len(model.bbox_head.prior_generator.strides)
