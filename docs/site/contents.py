@@ -141,7 +141,12 @@ PAGES = {
 }
 # Pages that show how the entries of a folder are used.
 GUIDES = dict(
-    backbones=('docs/how_it_works.md', 'docs/evidence.md', 'docs/tutorials/finetune.md'),
+    backbones=(
+        'docs/own_config.md',
+        'docs/how_it_works.md',
+        'docs/evidence.md',
+        'docs/tutorials/finetune.md',
+    ),
     layers=('docs/how_it_works.md', 'docs/rope.md'),
     checkpoints=('docs/weights.md', 'docs/weights_reference.md'),
     weights=('docs/models.md',),

@@ -59,6 +59,8 @@ if (matchMedia('(max-width: 44.9em)').matches) {
       else if (index) foldSection(heading)
     }
   }
+  const methods = document.querySelector('h3#attributes-and-methods ~ .md-typeset__scrollwrap, h3#attributes-and-methods ~ table')
+  if (methods) fold([methods], `${methods.querySelectorAll('tbody tr').length} names`)
   // A link to what is folded opens it.
   const reveal = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)))

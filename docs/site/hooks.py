@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, InclusionLevel
+from mkdocs.structure.toc import AnchorLink
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
 
-from reference import entry_of, linked, reference
+from reference import entry_of, linked, reference, sources, types
 from words import WORDS
 from zoo import zoo
 
@@ -30,6 +31,7 @@ PAGES = (
     'demo/*/README.md',
 )
 README = 'overview.md'  # of the repository. The site's first page is its own index.md.
+TO_SOURCE = re.compile(r'\[`?(\w+)`?\]\([./]*cpvt_backbones/[\w/]+\.py\)')
 EXAMPLE = re.compile(r'<!-- (README|docs/own_config): (\S+\.py) -->')
 PEERS = '<!-- README: table of peers -->'
 CODE = re.compile(r'`([\w.]+)`')
@@ -83,6 +85,17 @@ SIGNATURE = re.compile(
     re.DOTALL,
 )
 LONG = 10  # lines
+GUIDE = re.compile(r'\bdocs/(\w+)\.md\b')
+ENTRY = re.compile(r'<h[23] id="(cpvt_backbones\.[\w.]+)"')
+IMPORT = re.compile(r'<p><code[^>]*>from [\w.]+ import \w+</code>(?=</p>)')
+# What the contents of a page list of a class that is alone on it.
+SECTION = re.compile(
+    r'<p><span class="doc-section-title">(?P<title>\w+):</span></p>'
+    r'|<table>\s*<thead>\s*<tr>\s*<th[^>]*><code[^>]*>(?P<table>\w+)</code></th>'
+    r'|<div class="argument">\s*<b><code[^>]*>(?P<argument>\w+)</code></b>'
+    r'|<h3 id="(?P<heading>attributes-and-methods)">'
+    r'|<td><a [^>]+><code[^>]*>(?P<member>\w+)</code></a></td>'
+)
 ITEM = re.compile(
     r'(?<=<li class="doc-section-item field-body">)((?:(?!</li>).)+?)\s+–\s+'
     r'(?=<div class="doc-md-description">)',
@@ -100,12 +113,11 @@ def on_files(files: Any, config: Any) -> Any:
         page = path.relative_to(ROOT).as_posix()
         if page.startswith('docs/site/'):  # MkDocs adds its own folder
             continue
-        if page == 'README.md':  # the first page says the same
-            add(README, abs_src_path=str(path), inclusion=InclusionLevel.NOT_IN_NAV)
-        elif page.startswith('demo/'):  # sources of pictures
-            add(page, abs_src_path=str(path), inclusion=InclusionLevel.NOT_IN_NAV)
-        else:
-            add(page, abs_src_path=str(path))
+        # The first page says what the README says. In demo/ are sources of pictures.
+        is_left_out = page.startswith(('README.md', 'demo/'))
+        inclusion = InclusionLevel.NOT_IN_NAV if is_left_out else InclusionLevel.UNDEFINED
+        name = README if page == 'README.md' else page
+        add(name, abs_src_path=str(path), inclusion=inclusion)
         text = path.read_text(encoding='utf-8') + (zoo() if page == 'docs/models.md' else '')
         text = with_narrow_plots(text, path.parent)
         for link in LINK.findall(text) + IMAGE.findall(text):
@@ -117,20 +129,32 @@ def on_files(files: Any, config: Any) -> Any:
                 or {name, f'{name}.md'} & files.src_uris.keys()
             ):
                 continue
-            if language := SHOWN.get(file.suffix):
-                code = file.read_text('utf-8')
-                shown = SOURCE.format(name=file.name, path=name, language=language, code=code)
-                add(f'{name}.md', content=shown, inclusion=InclusionLevel.NOT_IN_NAV)
+            if file.suffix in SHOWN:
+                add(f'{name}.md', content=source_page(name), inclusion=InclusionLevel.NOT_IN_NAV)
             else:
                 add(name, abs_src_path=str(file))
-    home = (ROOT / 'docs/site/index.md').read_text(encoding='utf-8')
-    drawn = {*IMAGE.findall(home), *SHEET.findall(home)}
-    drawn |= {dark(name) for one in PICTURE.findall(home) for name in IMAGE.findall(one)}
-    for name in drawn - files.src_uris.keys():
+    linked_already = {uri.removesuffix('.md') for uri in files.src_uris}
+    for name in sorted({name for name, _ in sources().values()} - linked_already):
+        add(f'{name}.md', content=source_page(name), inclusion=InclusionLevel.NOT_IN_NAV)
+    for name in pictures_of_home() - files.src_uris.keys():
         add(name, abs_src_path=str(ROOT / name))
     for name, text in reference().items():
         add(f'api/{name}.md', content=text)
     return files
+
+
+def pictures_of_home() -> set[str]:
+    """Files of the pictures on the first page, for both themes."""
+    home = (ROOT / 'docs/site/index.md').read_text(encoding='utf-8')
+    drawn = {*IMAGE.findall(home), *SHEET.findall(home)}
+    return drawn | {dark(name) for one in PICTURE.findall(home) for name in IMAGE.findall(one)}
+
+
+def source_page(name: str) -> str:
+    """The page that shows a source file."""
+    file = ROOT / name
+    code = file.read_text(encoding='utf-8')
+    return SOURCE.format(name=file.name, path=name, language=SHOWN[file.suffix], code=code)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -150,6 +174,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     page.meta['search'] = {**search_options(page.file.src_uri), **page.meta.get('search', {})}
     if page.file.src_uri == 'docs/concepts.md':
         markdown = CODE.sub(lambda match: linked(match[1]), markdown)
+    at = page.file.src_uri
+    markdown = TO_SOURCE.sub(lambda match: to_reference(match, at), markdown)
     markdown = EXAMPLE.sub(lambda match: config_of(*match.groups()), markdown)
     markdown = with_narrow_plots(markdown, (ROOT / page.file.src_uri).parent)
     if PEERS in markdown:
@@ -186,6 +212,11 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     html = HALVES.sub(halves, html)
     html = SIGNATURE.sub(put_below_text, html)
     html = ITEM.sub(r'<div class="argument">\1</div>', html)
+    if page.file.src_uri.startswith('api/'):
+        html = link_sources(html)
+        html = link_types(html)
+        html = GUIDE.sub(r'<a href="../docs/\1.html">docs/\1.md</a>', html)
+        html = list_sections(html, page)
     html = re.sub(r'<th[^>]*></th>', '<td></td>', html)
     html = re.sub(r':(?:class|func|mod|meth|attr):<code>~?([\w.]+)</code>', link, html)
     return re.sub(r'<code>(?=[^<\n]{1,24}</code>)', '<code class="short">', html)
@@ -197,6 +228,66 @@ def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> None:
         entries = config.plugins['material/search'].search_index.entries
         (entry,) = [entry for entry in entries if entry['location'] == page.url]
         entry['tags'] = list(WORDS[page.file.src_uri])
+
+
+def to_reference(match: re.Match[str], page: str) -> str:
+    """A link from a class to its source, as a link to the entry of the reference."""
+    entry = entry_of(match[1])
+    if not entry:
+        return match[0]
+    return f'[`{match[1]}`]({"../" * page.count("/")}api/{entry[0]}.md#{entry[1]})'
+
+
+def link_sources(html: str) -> str:
+    """Beside the import of an entry, a link to its lines of source."""
+    first, *parts = re.split(r'(?=<h[23] id="cpvt_backbones\.)', html)
+    for index, part in enumerate(parts):
+        if source := sources().get(ENTRY.match(part)[1]):
+            name, line = source
+            link = f' <a href="../{name}.html#__span-0-{line}">source</a>'
+            parts[index] = IMPORT.sub(lambda match, link=link: match[0] + link, part, count=1)
+    return first + ''.join(parts)
+
+
+def link_types(html: str) -> str:
+    """Link types in signatures to the tables that explain them, where they have rows."""
+    names = '|'.join(types())
+
+    def link(match: re.Match[str]) -> str:
+        return f'<a href="{types()[match[1]]}.html#type-{match[1]}">{match[1]}</a>'
+
+    html = re.sub(rf'<autoref [^>]*>({names})</autoref>', link, html)
+    return re.sub(rf'<td>(?=<code[^>]*>({names})</code></td>)', r'<td id="type-\1">', html)
+
+
+def list_sections(html: str, page: Any) -> str:
+    """Of a class that is alone on its page, name the sections, tables and arguments, so that links
+    reach them, and list them in the contents of the page.
+    """
+    (title,) = page.toc.items
+    entry, *others = title.children
+    if others or not entry.id.startswith('cpvt_backbones.'):
+        return html
+    name = entry.id.rpartition('.')[2]
+    end = re.compile('<h3 id="cpvt_backbones').search(html)
+    head, rest = (html[: end.start()], html[end.start() :]) if end else (html, '')
+    items: list[AnchorLink] = []
+
+    def add_id(match: re.Match[str]) -> str:
+        kind, text = match.lastgroup, match[match.lastgroup]
+        if kind == 'heading':
+            items.append(next(item for item in entry.children if item.id == text))
+            return match[0]
+        below = kind in ('argument', 'member')
+        anchor = f'table-{text}' if kind == 'table' else f'{name}.{text}' if below else text.lower()
+        label = f'Table of {text}' if kind == 'table' else text
+        item = AnchorLink(label, anchor, 3 if below else 2)
+        (items[-1].children if below else items).append(item)
+        return re.sub(r'^<(\w+)', rf'<\1 id="{anchor}"', match[0])
+
+    head = SECTION.sub(add_id, head)
+    entry.children = items + [item for item in entry.children if item not in items]
+    return head + rest
 
 
 def halves(match: re.Match[str]) -> str:

@@ -117,6 +117,27 @@ def entry_of(name: str) -> tuple[str, str] | None:
     return None
 
 
+@functools.cache
+def types() -> dict[str, str]:
+    """The page whose table explains a type of signatures, such as ``Grid``, by name."""
+    package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)])
+    found = {}
+    for room in entries():
+        text = package[room].docstring.value.partition('| type in a signature |')[2]
+        found.update(dict.fromkeys(re.findall(r'^\| ``(\w+)`` ', text, re.MULTILINE), room))
+    return found
+
+
+@functools.cache
+def sources() -> dict[str, tuple[str, int]]:
+    """File in the repository, and line, at which each entry of the reference begins, by path."""
+    found = {}
+    for names in entries().values():
+        for path, one in names.items():
+            found[path] = (one.filepath.relative_to(ROOT).as_posix(), one.lineno)
+    return found
+
+
 def page_of(room: str, name: str) -> str:
     """The page of a folder on which a name has its entry."""
     for file, page in PAGES[room].items():
@@ -195,7 +216,7 @@ def task_table() -> str:
 def first_sentence(one: Any) -> str:
     """Of a docstring, on one line."""
     paragraph = ' '.join(one.docstring.value.partition('\n\n')[0].split())
-    sentence = re.split(r'(?<=\w)\. ', paragraph)[0].rstrip('.')
+    sentence = re.split(r'(?<=[\w`])\. (?=[A-Z])', paragraph)[0].rstrip('.')
     return ROLE.sub(r'`\1`', sentence).replace('``', '`')
 
 
@@ -205,17 +226,45 @@ def title(page: str) -> str:
 
 
 def reference_block(room: str, path: str, one: Any, names: dict[str, Any], level: int = 2) -> str:
-    """The entry of a name. What a class inherits from another of its folder is a line of links."""
+    """The entry of a name. A class that is alone on its page has a table of what it inherits from
+    others of its folder; any other names them.
+    """
     options = f'    options:\n      heading_level: {level}\n'
     if not documented_bases(one, names):
         return f'::: {path}\n{options}\n'
-    links = []
-    for name, member in sorted(one.all_members.items()):
-        if is_shown(name) and name not in one.members and has_entry(member):
-            owner = place(one, name, names)
-            links.append(f'[`{name}`]({page_of(room, owner.name)}.md#{owner.path}.{name})')
     block = f'::: {path}\n{options}      inherited_members: false\n\n'
-    return block + (f'Inherited: {", ".join(links)}.\n\n' if links else '')
+    found = inherited(one, names)
+    if not found:
+        return block
+    if PAGES[room][page_of(room, one.name)].names == one.name:
+        rows = [
+            f'| {member_link(room, owner, member.name)} | {first_sentence(member)} |'
+            for owner, member in found
+        ]
+        head = '### Attributes and methods\n\n| name | what it is |\n| --- | --- |\n'
+        return block + head + '\n'.join(rows) + '\n\n'
+    owners = {owner.path: owner for owner, _ in found}
+    links = [
+        f'[`{owner.name}`]({page_of(room, owner.name)}.md#{path})' for path, owner in owners.items()
+    ]
+    return f'{block}Its other methods are described at {" and ".join(links)}.\n\n'
+
+
+def inherited(one: Any, names: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """What a class does not describe itself, each with the class at whose entry it stands."""
+    found = {}
+    for base in documented_bases(one, names):
+        for name in (*base.members, *base.all_members):
+            owner = place(one, name, names)
+            member = owner.all_members.get(name)
+            if owner is not one and member and is_shown(name) and has_entry(member):
+                found[name] = (owner, member)
+    return [*found.values()]
+
+
+def member_link(room: str, owner: Any, name: str) -> str:
+    """A link to the entry of a method or attribute."""
+    return f'[`{name}`]({page_of(room, owner.name)}.md#{owner.path}.{name})'
 
 
 def documented_bases(one: Any, names: dict[str, Any]) -> list[Any]:
@@ -226,8 +275,12 @@ def documented_bases(one: Any, names: dict[str, Any]) -> list[Any]:
 def place(one: Any, member: str, names: dict[str, Any]) -> Any:
     """The class at whose entry a method or attribute of a class is shown."""
     classes = [one, *documented_bases(one, names)]
-    defining = [candidate for candidate in classes if member in candidate.members]
-    return (defining or classes[-1:])[0]
+    described = [
+        candidate
+        for candidate in classes
+        if member in candidate.members and has_entry(candidate.members[member])
+    ]
+    return (described or classes[-1:])[0]
 
 
 def is_shown(name: str) -> bool:

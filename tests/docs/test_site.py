@@ -273,6 +273,8 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
         assert re.search(rf'<source [^>]*{plot}_narrow.png"[^>]*>\s*<img [^>]*{plot}.png"', page)
     check_home((tmp_path / 'index.html').read_text())
     check_reference({page.read_text() for page in (tmp_path / 'api').glob('*.html')})
+    check_contents(tmp_path / 'api')
+    check_sources(tmp_path / 'api')
     check_zoo((tmp_path / 'docs/models.html').read_text())
     check_names((tmp_path / 'api/names.html').read_text())
     check_command_lines((tmp_path / 'api/command_line.html').read_text())
@@ -352,6 +354,49 @@ def check_reference(pages):
     signatures = re.findall(r'<pre>.+?</pre>', ''.join(backbones), re.DOTALL)
     assert len(signatures) > 10
     assert not any('_POSITION' in re.sub('<.+?>', '', text) for text in signatures)
+
+
+def check_contents(folder):
+    """The contents of a backbone's page list its sections, tables, arguments and methods."""
+    for file, name in (
+        ('cpvt', 'CPVT'),
+        ('multi_scale_cpvt', 'MultiScaleCPVT'),
+        ('pyramid_cpvt', 'PyramidCPVT'),
+    ):
+        page = (folder / f'{file}.html').read_text(encoding='utf-8')
+        listed = re.findall(r'<a href="#([^"]+)" class="md-nav__link">', page)
+        listed = [*dict.fromkeys(listed)]
+        signature = inspect.signature(getattr(cpvt_backbones, name))
+        arguments = [f'{name}.{one}' for one in signature.parameters]
+        assert [one for one in listed if one in arguments] == arguments
+        sections = ['examples', 'table-arch', 'table-frozen_stages', 'parameters', 'raises']
+        sections += ['attributes-and-methods', f'{name}.out_channels', f'{name}.forward']
+        assert [one for one in listed if one in sections] == sections
+        for anchor in listed:
+            assert page.count(f'id="{anchor}"') == 1
+    guide = (folder / '../docs/own_config.html').read_text(encoding='utf-8')
+    assert '../api/cpvt.html#cpvt_backbones.backbones.cpvt.CPVT"' in guide
+    costs = (folder / 'costs.html').read_text(encoding='utf-8')
+    assert '<a href="inference.html#type-ConfigInput">ConfigInput</a>' in costs
+    assert 'id="type-ConfigInput"' in (folder / 'inference.html').read_text(encoding='utf-8')
+    folders = (folder / 'folders.html').read_text(encoding='utf-8')
+    assert '<a href="../docs/inference.html">docs/inference.md</a>' in folders
+
+
+def check_sources(folder):
+    """Each entry with an import has a link to its first line of source."""
+    count = 0
+    for page in folder.glob('*.html'):
+        text = page.read_text(encoding='utf-8')
+        links = re.findall(r'from [\w.]+ import (\w+)</code> <a href="([^"#]+)#([^"]+)">', text)
+        assert len(links) == len(re.findall(r'<p><code[^>]*>from [\w.]+ import \w+</code>', text))
+        for name, file, line in links:
+            _, _, code = (folder / file).read_text(encoding='utf-8').partition(f'id="{line}">')
+            shown = html.unescape(re.sub('<.+?>', '', code)).splitlines()
+            first = next(one.strip() for one in shown if not one.strip().startswith('@'))
+            assert first.startswith((f'class {name}', f'def {name}')), (file, line)
+            count += 1
+    assert count > 100
 
 
 def check_names(page):
