@@ -514,14 +514,17 @@ def print_file_of(folder: str) -> None:
 
 
 def print_table(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print records as a table; fractions have four significant digits."""
-    from rich.console import Console
-    from rich.table import Table
+    """Print records as a table; fractions have four significant digits.
 
-    table = Table(*records[0])
+    In a narrow terminal long words go on in the next line. In a file or pipe none is broken.
+    """
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    table = Table(*(Column(name, overflow='fold') for name in records[0]))
     for record in records:
         table.add_row(*(_short(value) for value in record.values()))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
 
 
 def _short(value: Any) -> str:

@@ -4,6 +4,7 @@ import argparse
 import inspect
 import os
 import platform
+import re
 import subprocess
 import sys
 import textwrap
@@ -321,3 +322,22 @@ def test_freed_memory_is_kept(settings):
     before, kept, _, after = printed.split()
     assert kept == str(not settings)
     assert int(before) > 30_000 and (int(after) < 1000) == (kept == 'True')
+
+
+@pytest.mark.parametrize('columns', [20, 66])
+def test_a_table_in_a_file_is_as_wide_as_its_words(columns, capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', str(columns))
+    cli.print_table([{'a model of the user': 'retinanet cpvt ' * 9, 'box AP': 0.123456}])
+    header, row = [line for line in capsys.readouterr().out.splitlines() if line[:1] in '┃│']
+    assert 'a model of the user' in header
+    assert 'retinanet cpvt ' * 9 in row and '0.1235' in row
+
+
+def test_a_table_in_a_narrow_terminal_loses_no_letter(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, 'isatty', lambda: True)
+    monkeypatch.setenv('COLUMNS', '12')
+    monkeypatch.setenv('TERM', 'xterm')
+    cli.print_table([{'multiply-adds': 'abcdefghijklmnopq'}])
+    printed = re.sub(r'\x1b\[[\d;]*m', '', capsys.readouterr().out).splitlines()
+    assert {len(line) for line in printed} == {12}
+    assert ''.join(re.findall(r'[\w-]', '\n'.join(printed))) == 'multiply-addsabcdefghijklmnopq'
