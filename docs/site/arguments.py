@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import griffe
+from contents import PAGES
 
 OTHERS = re.compile(r'\n\n *The other arguments are those of :class:`(?:[\w.]+\.)?(\w+)`\.')
 FIRST = re.compile(r'\n{2,}')  # ends the first paragraph
@@ -46,14 +47,16 @@ class SharedArguments(griffe.Extension):
 
 
 def import_path(one: griffe.Object) -> str:
-    """The package that offers a class or function, the outermost; else its module."""
+    """The package, else the folder with pages, that offers a class or function; else its module.
+
+    A name that any other folder imports is for the folder's own use.
+    """
     package = one.package
-    for folder in (package, *package.modules.values()):
-        if folder.is_alias or not folder.is_init_module:
-            continue
+    for folder in (package, *(package[room] for room in PAGES)):
         found = folder.members.get(one.name)
-        ours = found is not None and found.is_alias and found.target_path.startswith(package.path)
-        if ours and found.final_target.path == one.path:
+        if found is None or (found.is_alias and not found.target_path.startswith(package.path)):
+            continue
+        if (found.final_target if found.is_alias else found) is one:
             return folder.path
     return one.module.path
 

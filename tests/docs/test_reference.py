@@ -178,6 +178,9 @@ def test_every_name_is_imported_from_where_the_reference_says(site):
                 continue
             found = getattr(module, entry.name)
             assert f'{found.__module__}.{found.__qualname__}' == path
+            text = entry.docstring.value if entry.docstring else ''
+            lines = re.findall(rf'from (cpvt_backbones[\w.]*) import .*\b{entry.name}\b', text)
+            assert {*lines} <= {site.import_path(entry)}, 'its example imports it from elsewhere'
     (peg,) = (one for one in site.entries()['layers'].values() if one.name == 'PEG')
     assert site.import_path(peg) == 'cpvt_backbones'
 
