@@ -73,6 +73,18 @@ def test_backbones(row):
     assert name in bars.what, 'the plot below the table shows it'
 
 
+def test_the_example_of_a_median_has_the_ratios_of_the_rounds():
+    model, other = 'cpvt_small', 'timm_deit_small'
+    rows = case_of(measured('cpu'), '800 x 1344', 1, model, other)
+    seconds = rows.pivot(index='round', columns='model', values='seconds')
+    low, middle, high = sorted(f'{one:.2f}' for one in seconds[other] / seconds[model])
+    text = ' '.join(PAGE.split())
+    assert f'the rounds have {low}, {middle} and {high}: the median is {middle},' in text
+    times = 1e3 * seconds.median()
+    quotient = times[other] / times[model]
+    assert f'and {times[other]:.0f} / {times[model]:.0f} is {quotient:.2f}.' in text
+
+
 def test_table_and_plot_have_the_same_times():
     compared = {tuple(what.split(', ')) for what, *_ in tables('On a CPU')[0]}
     plotted = {
