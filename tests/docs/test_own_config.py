@@ -6,6 +6,8 @@ from ast import literal_eval
 
 import numpy as np
 import pytest
+from mmengine.dataset import pseudo_collate
+from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from pages import ROOT, SMALL, blocks
@@ -137,6 +139,47 @@ def write_data(folder):
         (folder / f'{part}.json').write_text(json.dumps(coco))
 
 
+LINES = re.split(r'^(?=# \()', next(x for x in CODE if x.startswith('# (1)')), flags=re.M)[1:]
+
+
+@pytest.mark.parametrize(
+    'lines, crop, tested',
+    [
+        ('', (512, 512), [(512, 768), (512, 928)]),
+        (LINES[0], (768, 768), [(768, 1152), (768, 1376)]),
+        (LINES[1], (512, 512), [(64, 96), (928, 1600)]),
+        (LINES[2], (512, 512), [(512, 768), (512, 928)]),
+    ],
+    ids=['base', 'more pixels', 'own scale', 'windows'],
+)
+def test_segmentor_takes_images_of_two_sizes(lines, crop, tested, tmp_path, monkeypatch):
+    """Batches of crops, and a test of each image, with the lines for other sizes."""
+    datasets = pytest.importorskip('mmseg.registry').DATASETS
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / 'data/mine'
+    write_data(data)
+    for part in ('train', 'val'):
+        Image.new('RGB', (1600, 900)).save(data / part / '1.jpg')
+        Image.new('L', (1600, 900), 2).save(data / f'{part}_masks/1.png')
+    cfg = read_config(write_config(tmp_path, 'mmseg', more=lines))
+    train, val = (
+        datasets.build(loader.dataset) for loader in (cfg.train_dataloader, cfg.val_dataloader)
+    )
+    assert len(val.metainfo['palette']) == len(val.metainfo['classes']) == 3
+    cfg.model.backbone.update(arch='tiny', init_cfg=None)
+    model = revert_sync_batchnorm(MODELS.build(dict(cfg.model, _scope_='mmseg'))).eval()
+    batch = model.data_preprocessor(pseudo_collate([train[0], train[1]]), training=True)
+    assert batch['inputs'].shape == (2, 3, *crop)
+    windows = model.test_cfg.mode == 'slide'
+    assert windows == lines.startswith('# (3)')
+    for place, size in enumerate(tested):
+        item = val[place]
+        assert item['inputs'].shape[1:] == size
+        if windows and place:
+            (found,) = model.test_step(pseudo_collate([item]))
+            assert found.pred_sem_seg.shape == found.gt_sem_seg.shape == (900, 1600)
+
+
 # Short trainings on random weights and small images.
 SHORT = {
     'mmdet': (
@@ -167,5 +210,7 @@ def test_config_trains(toolbox, call, tmp_path, monkeypatch):
     scaled = ['--auto-scale-lr'] if toolbox == 'mmdet' else []
     call('train', config, *scaled, '--cfg-options', *options)
     (weights,) = (tmp_path / f'work_dirs/{config.stem}').glob('*_1.pth')
+    if toolbox == 'mmseg':
+        call('test', config, weights, '--cfg-options', *options)
     call('infer', config, weights, 'data/mine/val', '--scale', 'native', '--out-dir', 'out')
     assert len([*(tmp_path / 'out/vis').iterdir()]) == 3
