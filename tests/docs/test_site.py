@@ -208,10 +208,14 @@ def test_the_first_page_says_whose_its_figures_are():
     found = re.findall(own, page, re.MULTILINE)
     assert sorted(found) == sorted(re.findall(shipped, readme, re.MULTILINE))
     assert len(found) == len(shipped_weights())
-    others = r'^\| \*\*published\*\* by .*, not trained here: .* \| box AP ([\d.]+) \|$'
-    (score,) = re.findall(others, page, re.MULTILINE)
-    row = rf'^\| COCO box AP, .*Twins-PCPVT-S.* \| {score} \| published .*, not trained here \|$'
-    assert re.search(row, readme, re.MULTILINE)
+    others = r'^\| \*\*published\*\* by .*, not trained here: (\w+), .* \| (.+) ([\d.]+) \|$'
+    published = re.findall(others, page, re.MULTILINE)
+    assert [metric for _, metric, _ in published] == ['box AP', 'mIoU']
+    for data, metric, score in published:
+        row = (
+            rf'^\| {data} {metric}, .*Twins-PCPVT-S.* \| {score} \| published .*, not trained here'
+        )
+        assert re.search(row, readme, re.MULTILINE)
     (sums,) = re.findall(r'^\| .* models above \| (.+?) \| \*\*trained here', readme, re.MULTILINE)
     assert sorted(sums.split(', ')) == sorted(value for _, value in found)
 

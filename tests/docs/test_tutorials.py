@@ -1,5 +1,6 @@
 """The tutorials, block by block, on small data."""
 
+import ast
 import json
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from pages import blocks, run_page
 from PIL import Image
 
-from cpvt_backbones.checkpoints import write_checkpoint
+from cpvt_backbones import MultiScaleCPVT
+from cpvt_backbones.checkpoints import public_backbone, write_checkpoint
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import shipped_weights
 
@@ -187,6 +189,25 @@ def test_config_of_own_classes(tmp_path):
         assert dataset.data_root + dataset.ann_file == f'data/mine/{part}.json'
         assert dataset.data_prefix.img == f'{part}/'
     assert cfg.test_evaluator.ann_file == cfg.val_evaluator.ann_file == 'data/mine/val.json'
+
+
+def test_arguments_of_public_weights():
+    """The printed ones are those of the code, and the config of DINOv3 has them."""
+    (printed,) = (
+        text for _, text in blocks('docs/tutorials/finetune.md') if text.startswith("{'type'")
+    )
+    (config,) = (text for _, text in blocks('docs/rope.md') if text.startswith('model ='))
+    backbone = eval(config.partition('=')[2])['backbone']
+    arguments = public_backbone(backbone.pop('init_cfg'))
+    assert ast.literal_eval(printed) == arguments
+    assert backbone.pop('type') == MultiScaleCPVT.__name__
+    defaults = dict(patch_size=16, img_size=224)
+    assert backbone == {
+        name: value
+        for name, value in arguments.items()
+        if name != 'type' and value != defaults.get(name)
+    }
+    MultiScaleCPVT(**backbone)
 
 
 @pytest.mark.slow
