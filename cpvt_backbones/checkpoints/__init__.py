@@ -9,10 +9,12 @@ Loading has five steps:
 5. Load: :func:`load_checkpoint` does all of this for a backbone. :func:`load_weights` loads a whole
    detector, segmentor or classifier from its own weights.
 
-:func:`export_state_dict` renames weights for other packages. The modules: ``reading`` has steps 1
-and 2 and knows no model. ``conversion`` has steps 3 and 4 and opens no file. ``described`` reads
-what a name or a ``config.json`` says of the model, and ``classes`` what it was trained for.
-``mmengine_loader`` reads for mmengine and checks what mmengine loads.
+:func:`export_state_dict` renames weights for other packages.
+
+The modules: ``reading`` has steps 1 and 2 and knows no model. ``conversion`` has steps 3 and 4 and
+opens no file. ``described`` reads what a name or a ``config.json`` says of the model, and
+``classes`` what it was trained for. ``mmengine_loader`` reads for mmengine and
+checks what mmengine loads.
 """
 
 from .classes import classes_of

@@ -68,7 +68,7 @@ PAGES = {
         'inference': Page('Inference (API)', 'Inferencer Result'),
         'folders': Page(
             'Images and folders',
-            'find_images read_image predict_to_folder Summary merge_shards ImageError',
+            'predict_to_folder Summary merge_shards find_images read_image ImageError',
             'image_size',
         ),
         'predictors': Page(

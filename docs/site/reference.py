@@ -79,6 +79,8 @@ The scripts of the folder `tools` of a clone, with all arguments.
 [export](../docs/export.md).
 
 """
+# What stands at the end of a folder's first page, from the first of these on, and its heading.
+LAST = {'| type in a signature |': 'types', 'Loading has ': 'steps', 'The modules': 'modules'}
 FURTHER = '## Further names\n\nHelpers of the names above.\n\n'
 ROOMS = ('backbones', 'layers', 'checkpoints', 'inference', 'export', 'engine', 'weights')
 # Rooms whose modules are imported one by one.
@@ -161,11 +163,12 @@ def reference() -> dict[str, str]:
         by_name = {one.name: (path, one) for path, one in found.items()}
         texts['names'] += name_table(room, by_name)
         for file, page in PAGES[room].items():
-            helpers = page.helpers.split()
+            helpers, rest = page.helpers.split(), ''
             if file == room:
                 listed = ' '.join(f'{one.names} {one.helpers}' for one in PAGES[room].values())
                 helpers += [name for name in by_name if name not in listed.split()]
-                texts[file] = first_page(room, package[room].docstring.value)
+                introduction, rest = split_introduction(package[room].docstring.value)
+                texts[file] = first_page(room, introduction)
             else:
                 texts[file] = (
                     f'# {page.title}\n\n[{PAGES[room][room].title}]({room}.md) introduces'
@@ -173,9 +176,11 @@ def reference() -> dict[str, str]:
                 )
             for name in page.names.split():
                 texts[file] += reference_block(room, *by_name[name], found)
-            texts[file] += FURTHER if helpers else ''
+            texts[file] += FURTHER if page.names and helpers else ''
             for name in helpers:
-                texts[file] += reference_block(room, *by_name[name], found, level=3)
+                level = 3 if page.names else 2
+                texts[file] += reference_block(room, *by_name[name], found, level=level)
+            texts[file] += rest
     return texts
 
 
@@ -187,6 +192,16 @@ def first_page(room: str, introduction: str) -> str:
             names = ', '.join(f'`{name}`' for name in (page.names or page.helpers).split())
             text += f'- [{page.title}]({file}.md): {names}\n'
     return f'{text}\n{introduction}\n\nHow to use it: {guides(room)}.\n\n{PICTURES.get(room, "")}'
+
+
+def split_introduction(text: str) -> tuple[str, str]:
+    """What stands above the names of a page, and a section for below: types, steps and modules."""
+    places = sorted(text.index(mark) for mark in LAST if mark in text)
+    if not places:
+        return text, ''
+    rest = text[places[0] :]
+    heading = ' and '.join(title for mark, title in LAST.items() if mark in rest).capitalize()
+    return text[: places[0]].rstrip(), f'## {heading}\n\n{rest}\n'
 
 
 def guides(room: str) -> str:

@@ -265,6 +265,20 @@ def test_each_name_has_one_page_of_its_folder(site):
             assert having == [site.page_of(room, name)]
 
 
+def test_names_stand_before_types_steps_and_modules(site):
+    """On the first page of a folder. A page without names has no helpers of names."""
+    texts, last = site.reference(), []
+    for room, pages in site.PAGES.items():
+        before, first, after = texts[room].partition('\n::: ')
+        assert first and len(before.splitlines()) < 60
+        assert not re.search(r'^\d+\. |type in a signature|[Tt]he modules', before, re.MULTILINE)
+        last += re.findall(r'^## ((?:Types|Steps|Modules).*)$', after, re.MULTILINE)
+        for file, page in pages.items():
+            assert page.names or 'Further names' not in texts[file]
+    found = ['Types', 'Types', 'Steps and modules', 'Types and modules', 'Modules']
+    assert last == found
+
+
 def test_every_type_alias_of_the_layers_is_defined_and_offered():
     aliases = set()
     for module in (ROOT / 'cpvt_backbones/layers').glob('*.py'):
