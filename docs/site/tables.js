@@ -54,7 +54,8 @@ for (const table of document.querySelectorAll('.md-typeset table')) {
 {
   const addField = (tables, place, parts) => {
     const rows = tables.flatMap((table) => [...(table.tBodies[0]?.rows ?? [])])
-    if (rows.length <= 30) return
+    const choice = place.previousElementSibling?.matches('select.status') ? place.previousElementSibling : null
+    if (rows.length <= (choice ? 12 : 30)) return
     const field = document.createElement('input')
     field.type = 'search'
     field.className = 'rows'
@@ -62,6 +63,10 @@ for (const table of document.querySelectorAll('.md-typeset table')) {
     field.setAttribute('aria-label', field.placeholder)
     field.addEventListener('input', () => {
       const words = field.value.toLowerCase().split(/\s+/).filter(Boolean)
+      if (words.length && choice?.value === 'scored') {
+        choice.value = '' // a row without a score is found, too
+        choice.dispatchEvent(new Event('change'))
+      }
       for (const row of rows) {
         const text = row.textContent.toLowerCase()
         row.classList.toggle('filtered', !words.every((word) => text.includes(word)))

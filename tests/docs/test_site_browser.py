@@ -312,6 +312,21 @@ def test_the_zoo_shows_recipes_with_a_score_first(site, browser):
     page.close()
 
 
+def test_the_filters_of_the_zoo_find_rows_without_a_score(site, browser):
+    page = browser.new_page()
+    page.goto(f'{site[1]}/docs/models.html')
+    for table in page.locator('article table').all()[1:]:
+        rows = table.locator('tbody tr')
+        name = next(row for row in rows.all() if not row.is_visible()).locator('td').first
+        word = name.text_content()
+        assert page.get_by_text(word, exact=True).locator('visible=true').count() == 0
+        table.locator('xpath=preceding::input[contains(@class,"rows")][1]').fill(word)
+        assert word in [
+            row.locator('td').first.text_content() for row in rows.all() if row.is_visible()
+        ]
+    page.close()
+
+
 def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser):
     page = browser.new_page(viewport=dict(width=390, height=844))
     page.goto(f'{site[1]}/docs/own_config.html')
