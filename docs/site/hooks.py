@@ -78,11 +78,15 @@ LATER = (
     'docs/weights_reference',
     'projects/',
 )
-# In an entry of the reference: a signature, what stands before the arguments, and an argument.
+# In an entry of the reference: a signature, what stands before the arguments, the import with the
+# summary, and an argument.
 SIGNATURE = re.compile(
     r'(<div class="[^"]*doc-signature[^"]*">(?:(?!</div>).)+</div>)((?:(?!doc-signature).)+?)'
     r'(?=<p><span class="doc-section-title">Parameters:)',
     re.DOTALL,
+)
+SUMMARY = re.compile(
+    r'(?:(?!<p>).)*(?:<p><code[^>]*>from (?:(?!</p>).)+</p>\s*)?<p>(?:(?!</p>).)+</p>', re.DOTALL
 )
 LONG = 10  # lines
 GUIDE = re.compile(r'\bdocs/(\w+)\.md\b')
@@ -198,7 +202,7 @@ def search_options(name: str) -> dict[str, Any]:
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Make links of Sphinx's roles, which docstrings use and Markdown does not know. An empty cell
     heads no column. An argument's name and type are parts of their own. A long signature stands
-    before the arguments, below the examples.
+    below the summary.
     """
 
     def link(match: re.Match[str]) -> str:
@@ -210,7 +214,7 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
         return f'<a href="{entry[0]}.html#{entry[1]}">{text}</a>' if entry else text
 
     html = HALVES.sub(halves, html)
-    html = SIGNATURE.sub(put_below_text, html)
+    html = SIGNATURE.sub(put_below_summary, html)
     html = ITEM.sub(r'<div class="argument">\1</div>', html)
     if page.file.src_uri.startswith('api/'):
         html = link_sources(html)
@@ -298,10 +302,12 @@ def halves(match: re.Match[str]) -> str:
     return f'<span class="halves">{images}</span>'
 
 
-def put_below_text(match: re.Match[str]) -> str:
-    """Put a long signature below the text that follows it."""
+def put_below_summary(match: re.Match[str]) -> str:
+    """Put a long signature below the import and the first paragraph that follow it."""
     signature, text = match.groups()
-    return text + signature if signature.count('\n') > LONG else match[0]
+    if signature.count('\n') <= LONG or not (summary := SUMMARY.match(text)):
+        return match[0]
+    return f'{summary[0]}\n{signature}{text[summary.end() :]}'
 
 
 def on_post_template(output: str, template_name: str, config: Any) -> str:

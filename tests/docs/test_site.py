@@ -333,10 +333,11 @@ def check_reference(pages):
     for name in ('frozen_stages', 'drop_path_rate'):
         for page in classes:
             assert len(re.findall(rf'<b><code[^>]*>{name}</code></b>', page)) == 1
-    # The import, the first sentence and an example stand before the signature and the arguments.
+    # The import, the summary, the signature and an example stand before the arguments.
     (page,) = (page for page in classes if 'id="cpvt_backbones.backbones.pyramid_cpvt.P' in page)
     _, _, entry = page.partition('id="cpvt_backbones.backbones.pyramid_cpvt.PyramidCPVT"')
-    parts = ('from cpvt_backbones import', '>Examples:<', 'doc-signature', '>Parameters:<')
+    parts = ('from cpvt_backbones import', '<p>Pyramid', 'doc-signature')
+    parts += ('>Examples:<', '<table', '>Parameters:<')
     places = [entry.index(part) for part in parts]
     assert places == sorted(places)
     assert '\n          –\n' not in ''.join(pages)  # names and types of arguments stand alone
