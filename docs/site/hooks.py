@@ -5,6 +5,7 @@ Links stay as they are in the repository, so that they work there too. On the si
 folder goes to its README, and one to a source file to a page that shows it.
 """
 
+import ast
 import posixpath
 import re
 import sys
@@ -42,7 +43,8 @@ IMAGE = re.compile(r'(?:src|srcset)="([^":]+)"')  # in HTML
 SHEET = re.compile(r'!\[[^\]]*\]\(([^)\s:]+)\)')  # in Markdown
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
 SOURCE = (
-    '---\nsearch: {{exclude: true}}\n---\n# {name}\n\n`{path}`\n\n````{language}\n{code}\n````\n'
+    '---\nsearch: {{exclude: true}}\n---\n# {name}\n\n`{path}`\n\n{related}'
+    '````{language}\n{code}\n````\n'
 )
 # In the search, guides come first, and pages for looking up last. Tables of measurements, and the
 # README, whose words stand on the first page, are left out.
@@ -113,6 +115,7 @@ UNSEARCHED = re.compile(r'docs/benchmarks/(?!details)|overview\.md$')
 def on_files(files: Any, config: Any) -> Any:
     """Add pages, what they link to, and the reference."""
     add = lambda name, **content: files.append(File.generated(config, name, **content))  # noqa: E731
+    shown = {name for name, _ in sources().values()}
     for path in sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}):
         page = path.relative_to(ROOT).as_posix()
         if page.startswith('docs/site/'):  # MkDocs adds its own folder
@@ -134,11 +137,10 @@ def on_files(files: Any, config: Any) -> Any:
             ):
                 continue
             if file.suffix in SHOWN:
-                add(f'{name}.md', content=source_page(name), inclusion=InclusionLevel.NOT_IN_NAV)
+                shown.add(name)
             else:
                 add(name, abs_src_path=str(file))
-    linked_already = {uri.removesuffix('.md') for uri in files.src_uris}
-    for name in sorted({name for name, _ in sources().values()} - linked_already):
+    for name in sorted(shown.union(*map(bases, shown))):
         add(f'{name}.md', content=source_page(name), inclusion=InclusionLevel.NOT_IN_NAV)
     for name in pictures_of_home() - files.src_uris.keys():
         add(name, abs_src_path=str(ROOT / name))
@@ -154,11 +156,53 @@ def pictures_of_home() -> set[str]:
     return drawn | {dark(name) for one in PICTURE.findall(home) for name in IMAGE.findall(one)}
 
 
+def bases(name: str) -> list[str]:
+    """Files of the repository that a config inherits from, directly or through others."""
+    found = []
+    for base in inherited(name):
+        if '::' not in base:
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(name), base))
+            found += [path, *bases(path)]
+    return found
+
+
+def inherited(name: str) -> list[str]:
+    """What a config names as its ``_base_``; nothing for other files."""
+    if not name.endswith('.py'):
+        return []
+    for line in ast.parse((ROOT / name).read_text(encoding='utf-8')).body:
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == '_base_':
+            value = ast.literal_eval(line.value)
+            return [value] if isinstance(value, str) else list(value)
+    return []
+
+
+def related_pages(name: str) -> str:
+    """Links to the README of a config and to the files that it inherits from."""
+    folder = (ROOT / name).parent
+    links = []
+    if 'configs/' in name and (folder / 'README.md').is_file():
+        links.append('[README of these recipes](README.md)')
+    if names := inherited(name):
+        shown = (
+            f'`{one}`' if '::' in one else f'[`{one.removeprefix("./")}`]({one})' for one in names
+        )
+        links.append(f'based on {", ".join(shown)}')
+    text = '; '.join(links)
+    return f'{text[:1].upper()}{text[1:]}.\n\n' if text else ''
+
+
 def source_page(name: str) -> str:
     """The page that shows a source file."""
     file = ROOT / name
     code = file.read_text(encoding='utf-8')
-    return SOURCE.format(name=file.name, path=name, language=SHOWN[file.suffix], code=code)
+    return SOURCE.format(
+        name=file.name,
+        path=name,
+        related=related_pages(name),
+        language=SHOWN[file.suffix],
+        code=code,
+    )
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

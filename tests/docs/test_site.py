@@ -279,6 +279,7 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     check_reference({page.read_text() for page in (tmp_path / 'api').glob('*.html')})
     check_contents(tmp_path / 'api')
     check_sources(tmp_path / 'api')
+    check_recipes(tmp_path / 'configs')
     check_zoo((tmp_path / 'docs/models.html').read_text())
     check_names((tmp_path / 'api/names.html').read_text())
     check_command_lines((tmp_path / 'api/command_line.html').read_text())
@@ -402,6 +403,27 @@ def check_sources(folder):
             assert first.startswith((f'class {name}', f'def {name}')), (file, line)
             count += 1
     assert count > 100
+
+
+def check_recipes(folder):
+    """The page of a config links each file of its ``_base_``, and the README beside it."""
+    count = 0
+    for page in folder.rglob('*.py.html'):
+        source = ROOT / 'configs' / page.relative_to(folder).with_suffix('')
+        text = page.read_text(encoding='utf-8')
+        line = re.match(r'(?:(?!<div).)+', text.partition('</h1>')[2], re.DOTALL)[0]
+        found = re.findall(r'href="([^"]+)"', line)
+        given = re.search(r"^_base_ = (\[.+?\]|'.+?')", source.read_text(), re.DOTALL | re.M)
+        names = re.findall("'(.+?)'", given[1]) if given else []
+        wanted = {(source.parent / one).resolve() for one in names if '::' not in one}
+        if (readme := source.parent / 'README.md').is_file():
+            wanted.add(readme.with_name('index'))
+        linked = [(page.parent / one).resolve() for one in found]
+        assert all(one.is_file() for one in linked), page
+        shown = {(ROOT / 'configs' / one.relative_to(folder)).with_suffix('') for one in linked}
+        assert shown == wanted, page
+        count += bool(names)
+    assert count > 50
 
 
 def check_names(page):
