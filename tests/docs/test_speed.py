@@ -204,9 +204,9 @@ def test_figures_of_a_gpu_outside_their_section():
     assert f'{many} x with 512 images a call, {fewer} x with 64' in readme
     site = ' '.join((root / 'docs/site/index.md').read_text(encoding='utf-8').split())
     low, high = min(column.values()), max(column.values())
-    assert f"CPVT-S, H100 GPU | {low} to {high} x the speed of timm's DeiT-S |" in site
-    calls = f'with 8 images a call, {alone} x with one'
-    assert f"800 x 1344 px, H100 GPU | {pyramid[0]} x timm's speed {calls} |" in site
+    assert f"CPVT-S beside timm's DeiT-S, H100 GPU | {low} to {high} x its speed |" in site
+    calls = '8 images a call, or one'
+    assert f"H100 GPU, {calls} | {pyramid[0]} x or {alone} x timm's speed |" in site
     verdicts = [
         ratio.reached(ratio.values(measured('gpu')).median()) for ratio in read_suite('gpu')[1]
     ]
