@@ -101,15 +101,11 @@ class CPVT(Backbone):
                 type='CPVT',
                 arch='small',
                 out_type='cls_token',
-                # the table of the weights, and PEG
-                position=[dict(type='Learned'), dict(type='PEG')],
+                position=dict(type='Learned'),  # that of the weights
                 init_cfg='timm://deit_small_patch16_224.fb_in1k',
             ),
             head=dict(num_classes=10),
         )
-        # PEG without weight decay
-        spared = dict(pos_block=dict(decay_mult=0.0))
-        optim_wrapper = dict(paramwise_cfg=dict(custom_keys=spared))
         ```
     """
 

@@ -151,28 +151,29 @@ class MultiScaleCPVT(CPVT):
 
         ```python
         # retinanet_multi_scale.py
-        _base_ = 'mmdet::pvt/retinanet_pvt-t_fpn_1x_coco.py'
+        _base_ = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'
         custom_imports = dict(imports=['cpvt_backbones'])
-        weights = 'timm://deit_small_patch16_224.fb_in1k'
         model = dict(
+            data_preprocessor=dict(type='ValidSizesDetDataPreprocessor'),
             backbone=dict(
                 _delete_=True,
                 type='MultiScaleCPVT',
                 arch='small',
                 out_indices=(1, 2, 3),  # strides 8, 16 and 32
                 frozen_stages=4,
-                # the table of the weights, and PEG
-                position=[
-                    dict(type='Learned'),
-                    dict(type='PEG', after_blocks='0-5'),
-                ],
-                init_cfg=dict(type='Pretrained', checkpoint=weights),
+                position=dict(type='Learned'),  # that of the weights
+                init_cfg='timm://deit_small_patch16_224.fb_in1k',
             ),
             neck=dict(in_channels=[192, 384, 384], start_level=0),
         )
-        # position encodings without weight decay
-        spared = dict.fromkeys(['pos_embed', 'pos_block'], dict(decay_mult=0.0))
-        optim_wrapper = dict(paramwise_cfg=dict(custom_keys=spared))
+        # AdamW, not SGD; the table without weight decay
+        spared = dict(pos_embed=dict(decay_mult=0))
+        optim_wrapper = dict(
+            optimizer=dict(
+                _delete_=True, type='AdamW', lr=1e-4, weight_decay=1e-4
+            ),
+            paramwise_cfg=dict(custom_keys=spared),
+        )
         ```
     """
 

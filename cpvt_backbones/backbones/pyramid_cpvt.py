@@ -110,9 +110,10 @@ class PyramidCPVT(Backbone):
 
         ```python
         # retinanet_pyramid.py
-        _base_ = 'mmdet::pvt/retinanet_pvt-t_fpn_1x_coco.py'
+        _base_ = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'
         custom_imports = dict(imports=['cpvt_backbones'])
         model = dict(
+            data_preprocessor=dict(type='ValidSizesDetDataPreprocessor'),
             backbone=dict(
                 _delete_=True,
                 type='PyramidCPVT',
@@ -122,9 +123,14 @@ class PyramidCPVT(Backbone):
             ),
             neck=dict(in_channels=[64, 128, 320, 512]),
         )
-        # PEG without weight decay
-        spared = dict(pos_block=dict(decay_mult=0.0))
-        optim_wrapper = dict(paramwise_cfg=dict(custom_keys=spared))
+        # AdamW, not SGD; PEG without weight decay
+        spared = dict(pos_block=dict(decay_mult=0))
+        optim_wrapper = dict(
+            optimizer=dict(
+                _delete_=True, type='AdamW', lr=1e-4, weight_decay=1e-4
+            ),
+            paramwise_cfg=dict(custom_keys=spared),
+        )
         ```
     """
 

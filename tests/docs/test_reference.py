@@ -149,7 +149,10 @@ def test_a_config_in_a_docstring_builds(name, tmp_path):
     cfg = read_config(tmp_path / 'mine.py')
     assert cfg.model.backbone.type == name
     model = MODELS.build(dict(cfg.model, _scope_=scope))
-    assert hasattr(model.backbone, 'pos_block')
+    parameters = [parameter for parameter, _ in model.backbone.named_parameters()]
+    assert any('pos_block' in one for one in parameters) == ('PEG' in block)
+    for key in re.findall(r'\b(pos_\w+)=dict', block):  # of the optimizer
+        assert any(key in parameter for parameter in parameters), key
     model.eval()
     if scope == 'mmpretrain':
         assert model(torch.rand(1, 3, 64, 96), mode='tensor').shape == (1, model.head.num_classes)
