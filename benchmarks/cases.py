@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import yaml
 
-from cpvt_backbones.layers.checks import check_choice, check_int
+from cpvt_backbones.checks import check_choice, check_int
 
 from .models import MODELS
 from .routes import base_of

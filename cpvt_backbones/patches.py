@@ -34,6 +34,8 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import CheckpointLoader
 from mmengine.utils import is_installed
 
+from cpvt_backbones.errors import InputError
+
 from .checkpoints.mmengine_loader import SCHEMES, load_from_cpvt_backbones
 from .weights import repository_file
 
@@ -82,7 +84,7 @@ def provide_operators() -> None:
     choice = os.environ.get(OPERATORS_VARIABLE, 'auto')
     if choice not in ('auto', 'compiled'):
         accepted = "must be 'auto' or 'compiled'"
-        raise ValueError(f'environment variable {OPERATORS_VARIABLE} {accepted}, got {choice!r}')
+        raise InputError(f'environment variable {OPERATORS_VARIABLE} {accepted}, got {choice!r}')
     if not any(isinstance(finder, OperatorFinder) for finder in sys.meta_path):
         sys.meta_path.append(OperatorFinder())
     for toolbox in ('mmdet', 'mmseg'):

@@ -19,8 +19,9 @@ from mmengine.runner import FlexibleRunner, Runner
 from torch import nn
 
 from cpvt_backbones.checkpoints import classes_of, unwrap
+from cpvt_backbones.checks import check_keywords, check_path
+from cpvt_backbones.errors import InputError, InputTypeError
 from cpvt_backbones.layers import POSITIONS
-from cpvt_backbones.layers.checks import check_keywords, check_path
 
 ConfigInput: TypeAlias = Config | str | os.PathLike[str]
 """A config: the path of its file, or what :func:`read_config` returns."""
@@ -146,14 +147,14 @@ def read_config(
     try:
         cfg = Config.fromfile(str(path))
     except Exception as error:  # a config is Python code, which may raise anything
-        raise ValueError(
+        raise InputError(
             f'the config file {str(path)!r} cannot be read: {type(error).__name__}: {error}'
         ) from error
     check_options(cfg, options)
     try:
         cfg.merge_from_dict(options)
     except (KeyError, TypeError) as error:
-        raise ValueError(f'cfg_options: {type(error).__name__}: {error}') from error
+        raise InputError(f'cfg_options: {type(error).__name__}: {error}') from error
     cfg.launcher = launcher
     cfg.work_dir = str(work_dir or cfg.get('work_dir') or Path('work_dirs', Path(path).stem))
     find_toolbox(cfg)
@@ -166,7 +167,7 @@ def resolve_config(cfg: ConfigInput) -> Config:
         return read_config(cfg)
     if not isinstance(cfg, Config):
         accepted = 'the path of a config file, or what read_config returns'
-        raise TypeError(f'cfg must be {accepted}, got {type(cfg).__name__}')
+        raise InputTypeError(f'cfg must be {accepted}, got {type(cfg).__name__}')
     return cfg
 
 
@@ -176,7 +177,7 @@ def find_toolbox(cfg: Config) -> Toolbox:
     if scope not in TOOLBOXES:
         found = 'is missing from the config' if scope is None else f'is {scope!r}'
         accepted = ', '.join(map(repr, TOOLBOXES))
-        raise ValueError(
+        raise InputError(
             f'default_scope {found}: it names the toolbox that runs the config; accepted are'
             f' {accepted}'
         )
@@ -205,9 +206,9 @@ def check_options(cfg: Config, options: Collection[str]) -> None:
     for option in options:
         name, _, rest = option.partition('.')
         if name == 'launcher':
-            raise ValueError('cfg_options: launcher is an argument of its own')
+            raise InputError('cfg_options: launcher is an argument of its own')
         if name not in READ_KEYS:
-            raise ValueError(f'cfg_options: {option} has no effect: {_reason(cfg, name, rest)}')
+            raise InputError(f'cfg_options: {option} has no effect: {_reason(cfg, name, rest)}')
         _check_argument(cfg, option, options)
 
 
@@ -229,7 +230,7 @@ def _check_argument(cfg: Config, option: str, options: Collection[str]) -> None:
                 try:
                     check_keywords(called, module, given, positional=('stages',))
                 except TypeError as error:
-                    raise ValueError(str(error)) from error
+                    raise InputError(str(error)) from error
             in_position = part == 'position'
             node = node.get(part)
         elif isinstance(node, (list, tuple)) and part.isdigit() and int(part) < len(node):
@@ -328,7 +329,7 @@ def check_neck(model: nn.Module, settings: Any = None) -> None:
     # This neck takes the coarsest map first.
     wanted = list(given)[::-1] if type(neck).__name__ == 'YOLOV3Neck' else list(given)
     if wanted != list(taken):
-        raise ValueError(_channels_error('neck', wanted, list(taken)))
+        raise InputError(_channels_error('neck', wanted, list(taken)))
 
 
 def _check_head(name: str, head: Any, given: list[int]) -> None:
@@ -339,12 +340,12 @@ def _check_head(name: str, head: Any, given: list[int]) -> None:
         fits = isinstance(indices, Sequence) and all(-len(given) <= i < len(given) for i in indices)
         wanted = [given[i] for i in indices] if fits else []
         if wanted and wanted != list(taken):
-            raise ValueError(_channels_error(name, wanted, list(taken)))
+            raise InputError(_channels_error(name, wanted, list(taken)))
     elif isinstance(taken, int):
         index = head.get('in_index', -1)
         fits = isinstance(index, int) and -len(given) <= index < len(given)
         if fits and taken != given[index]:
-            raise ValueError(_channels_error(name, f'{given[index]} of {given}', taken))
+            raise InputError(_channels_error(name, f'{given[index]} of {given}', taken))
 
 
 def _channels_error(part: str, wanted: Any, taken: Any) -> str:

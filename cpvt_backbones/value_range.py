@@ -16,6 +16,8 @@ from typing import Any
 import cv2
 import numpy as np
 
+from cpvt_backbones.errors import InputError
+
 # GDAL has other drivers, some of which open further files or addresses.
 DRIVERS = {'.tif': 'GTiff', '.tiff': 'GTiff', '.jp2': 'JP2OpenJPEG'}
 OTHER_COLOURS = {'palette', 'white', 'cmyk', 'cyan', 'cielab', 'icclab', 'itulab'}
@@ -32,7 +34,7 @@ logging.getLogger('PIL.TiffImagePlugin').addFilter(
 )
 
 
-class ValueRangeError(ValueError):
+class ValueRangeError(InputError):
     """A file that cannot be read by its bands and values; the message does not name the file."""
 
 
@@ -110,9 +112,9 @@ class ValueRange:
         are_numbers = all(isinstance(one, (int, float)) for one in numbers)
         if not are_numbers or not np.isfinite(numbers).all() or not self.low < self.high:
             accepted = 'two finite numbers, LOW below HIGH'
-            raise ValueError(f'range must be {accepted}, got {self.low!r} and {self.high!r}')
+            raise InputError(f'range must be {accepted}, got {self.low!r} and {self.high!r}')
         if self.dtype not in DTYPES:
-            raise ValueError(f'dtype must be one of {", ".join(DTYPES)}, got {self.dtype!r}')
+            raise InputError(f'dtype must be one of {", ".join(DTYPES)}, got {self.dtype!r}')
         if self.bands is not None:
             object.__setattr__(self, 'bands', _checked_bands(self.bands))
 
@@ -210,7 +212,7 @@ def _checked_bands(bands: Sequence[int]) -> tuple[int, ...]:
     are_numbers = all(type(band) is int and band >= 1 for band in bands)
     if not are_numbers or not 1 <= len(bands) <= MOST_BANDS or len({*bands}) < len(bands):
         accepted = f'1 to {MOST_BANDS} different numbers, counted from 1'
-        raise ValueError(f'bands must be {accepted}, got {[*bands]}')
+        raise InputError(f'bands must be {accepted}, got {[*bands]}')
     return tuple(bands)
 
 

@@ -35,7 +35,7 @@ from command_line import make_parser, parse_counted_size, run
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from cpvt_backbones.layers.checks import check_choice, check_int
+from cpvt_backbones.checks import check_choice, check_int
 
 SPLITS = ('train', 'heldout')
 DIGITS = tuple('0123456789')

@@ -15,9 +15,9 @@ from typing import Any
 
 from PIL import Image
 
+from cpvt_backbones.checks import check_choice, check_fraction
 from cpvt_backbones.export import ExportedModel
 from cpvt_backbones.inference import Inferencer, Result
-from cpvt_backbones.layers.checks import check_choice, check_fraction
 
 FORMATS = ('parquet', 'json')
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import Attention, Grid, SpatialReductionAttention, WindowAttention
 from cpvt_backbones.layers.axial_bias import whole_bias
 
@@ -104,12 +105,12 @@ def attention_weights(model: nn.Module, images: Tensor, layer: str) -> Attention
     """
     layers = attention_layers(model)
     if layer not in layers:
-        raise ValueError(f'layer must be one of {list(layers)}, got {layer!r}')
+        raise InputError(f'layer must be one of {list(layers)}, got {layer!r}')
     module = layers[layer]
     with _recording(module) as record:
         model(images)
     if not record.weights:
-        raise ValueError(
+        raise InputError(
             f'layer must be one that computes a softmax, got {layer!r} ({type(module).__name__})'
         )
     if not isinstance(module, _OWN):
@@ -152,7 +153,7 @@ def query_at(found: AttentionWeights, *, x: int, y: int, height: int, width: int
         ValueError: The pixel is outside the image.
     """
     if not (0 <= x < width and 0 <= y < height):
-        raise ValueError(f'query must lie within {width} x {height} px, got {x}, {y}')
+        raise InputError(f'query must lie within {width} x {height} px, got {x}, {y}')
     cell = cell_side(found.grid, height=height, width=width)
     return found.num_prefix + (y // cell) * found.grid[1] + x // cell
 
@@ -181,7 +182,7 @@ def cell_side(grid: Grid, *, height: int, width: int) -> int:
         if found == tuple(grid)
     ]
     if not sides:
-        raise ValueError(
+        raise InputError(
             f'grid must cover the {height} x {width} px image with square cells, got {tuple(grid)}'
         )
     return max(sides, key=lambda side: side & -side)
@@ -257,7 +258,7 @@ def _of_another_package(weights: Tensor, images: Tensor, what: str) -> Attention
     if weights.dim() == 3:  # torch.nn.MultiheadAttention folds the heads into the batch
         weights = weights.unflatten(0, (batch, -1))
     if weights.dim() != 4 or weights.shape[0] != batch:
-        raise ValueError(
+        raise InputError(
             f'layer must attend over whole images, got {what} with weights {tuple(weights.shape)}'
         )
     queries, keys = weights.shape[2:]
@@ -265,7 +266,7 @@ def _of_another_package(weights: Tensor, images: Tensor, what: str) -> Attention
         for _, grid in _grids(height, width, _LARGEST_CELL, cells=queries - num_prefix):
             for _, key_grid in _grids(*grid, max(grid), cells=keys - num_prefix):
                 return AttentionWeights(weights, num_prefix, grid, key_grid)
-    raise ValueError(
+    raise InputError(
         f'layer must have a grid of tokens, got {what} with {queries} queries and {keys} keys'
     )
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from cpvt_backbones.layers.checks import check_device, check_gpu
+from cpvt_backbones.checks import check_device, check_gpu
 from cpvt_backbones.toolboxes import ConfigInput, check_neck, find_toolbox, resolve_config
 
 from .memory import peak_memory

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from cpvt_backbones.errors import InputError
+
 
 @dataclass(frozen=True)
 class EquivarianceRow:
@@ -75,14 +77,14 @@ def measure_equivariance(
         ([0, 16], 0.0)
     """
     if not shifts or min(shifts) < 0:
-        raise ValueError(f'shifts must be one or more px, each at least 0, got {list(shifts)}')
+        raise InputError(f'shifts must be one or more px, each at least 0, got {list(shifts)}')
     if size < 1 or min(images.shape[2:]) < size + max(shifts):
         least = f'size + the largest shift = {size} + {max(shifts)} px'
-        raise ValueError(f'images must be at least {least}, got {tuple(images.shape)}')
+        raise InputError(f'images must be at least {least}, got {tuple(images.shape)}')
     still = model(images[:, :, :size, :size])[-1]
     cells = still.shape[-1]
     if still.shape[-2] != cells or (stride is None and size % cells):
-        raise ValueError(
+        raise InputError(
             f'size must be a multiple of the stride, got {size} px for a map of'
             f' {tuple(still.shape[2:])}'
         )
@@ -138,7 +140,7 @@ def measure_invariance(
     height, width = objects.shape[2:]
     top, left = (size - height) // 2, (size - width) // 2
     if not shifts or min(shifts) < 0 or min(top, left) < max(shifts):
-        raise ValueError(
+        raise InputError(
             f'shifts must be one or more px in [0, {min(top, left)}], got {list(shifts)}'
         )
     background = objects.new_zeros(objects.shape[0], 3, size, size)
@@ -164,7 +166,7 @@ def _common_region(still: Tensor, moved: Tensor, cells: float, shift: int) -> tu
     last = side - margin - whole - (part > 0)
     if last <= margin:
         grid = f'{side} x {side} cells with a margin of {margin}'
-        raise ValueError(
+        raise InputError(
             f'shifts must leave cells to compare: {shift} px leave none of {grid}; use a larger'
             ' size'
         )

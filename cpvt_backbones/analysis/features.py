@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cpvt_backbones.backbones.base import Backbone
 from cpvt_backbones.checkpoints import load_checkpoint, load_weights
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference import read_image
 from cpvt_backbones.toolboxes import ConfigInput, resolve_config, step_name
 
@@ -55,7 +56,7 @@ class FeatureExtractor(nn.Module):
         steps = cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ())
         if 'LoadRange' in [step_name(step) for step in steps]:
             reason = 'features are shown of RGB images of 8 bits'
-            raise ValueError(f'cfg reads images by LoadRange (--range, --bands); {reason}')
+            raise InputError(f'cfg reads images by LoadRange (--range, --bands); {reason}')
         model = build_model(cfg)
         self.backbone: Any = model.get_submodule('backbone')
         self.preprocessor = model.get_submodule('data_preprocessor')
@@ -125,7 +126,7 @@ def principal_colours(feature_map: Tensor, *, clip: float = 0.01) -> Tensor:
                 [1.0000, 0.5000, 0.5000]])
     """
     if feature_map.dim() != 3 or feature_map.shape[0] < 3:
-        raise ValueError(
+        raise InputError(
             f'feature_map must be (C, h, w) with C >= 3, got shape {tuple(feature_map.shape)}'
         )
     cells = feature_map.flatten(1).T.double()  # (N, C)

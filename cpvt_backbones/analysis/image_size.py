@@ -6,6 +6,7 @@ from typing import Any
 
 from mmengine.config import Config
 
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, dicts_of, step_name
 
 _RELATIVE = 'scale_factor'
@@ -44,7 +45,7 @@ class TestSize:
     def __post_init__(self) -> None:
         value = self.side if self.factor is None else self.factor
         if (self.factor is None) == (self.side is None) or value is None or value <= 0:
-            raise ValueError(
+            raise InputError(
                 f'size must be a factor > 0 or a side > 0 in px, got {self.factor!r}, {self.side!r}'
             )
 
@@ -57,14 +58,14 @@ class TestSize:
         """
         match = re.fullmatch(r'(?:(?P<side>\d+)px|(?P<factor>\d+(?:\.\d*)?|\.\d+))', text)
         if not match:
-            raise ValueError(
+            raise InputError(
                 f"size must be a factor of the test scale ('1.5') or a side ('640px'), got {text!r}"
             )
         if match['side']:
             return cls(side=int(match['side']))
         factor = float(match['factor'])
         if factor > _LARGEST_FACTOR:
-            raise ValueError(
+            raise InputError(
                 f'size must be a factor of the test scale, at most {_LARGEST_FACTOR}, got {text!r};'
                 f" '{factor:g}px' is a side of {factor:g} px"
             )
@@ -106,7 +107,7 @@ def scale_test_images(cfg: Config, size: TestSize) -> None:
         node['pipeline'] for node in dicts_of(cfg.test_dataloader.dataset) if 'pipeline' in node
     ]
     if not pipelines:
-        raise ValueError('test_dataloader: its dataset has no pipeline')
+        raise InputError('test_dataloader: its dataset has no pipeline')
     for pipeline in pipelines:
         _scale(pipeline, size)
 
@@ -120,7 +121,7 @@ def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
         (name for name in names if name not in SIZE_ARGUMENTS and _GEOMETRY.search(name)), None
     ):
         known = ', '.join(SIZE_ARGUMENTS)
-        raise ValueError(
+        raise InputError(
             f'test_dataloader: its pipeline step {other!r} cannot be scaled; these can: {known}'
         )
     # A Pad with size_divisor, or a ResizeToMultiple, sets no size.
@@ -128,7 +129,7 @@ def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
     sized = [(i, key) for i, key in arguments if pipeline[i].get(key) is not None]
     if not sized:
         if load is None:
-            raise ValueError(
+            raise InputError(
                 f'test_dataloader: its pipeline loads no image and has no size, got {names}'
             )
         if size.factor != 1:
@@ -141,11 +142,11 @@ def _scale(pipeline: list[dict[str, Any]], size: TestSize) -> None:
     first, last = sized[0][0], sized[-1][0]
     if any(name.startswith('Load') and 'Annotation' in name for name in names[:first]):
         rule = f'load annotations after {names[first]!r}, which would resize them too'
-        raise ValueError(f'test_dataloader: its pipeline must {rule}, got {names}')
+        raise InputError(f'test_dataloader: its pipeline must {rule}, got {names}')
     factor = size.factor
     if factor is None:
         if (last, _RELATIVE) in sized:
-            raise ValueError(
+            raise InputError(
                 f'size must be a factor where the pipeline has a {_RELATIVE}, got {size}'
             )
         factor = size.side / min(

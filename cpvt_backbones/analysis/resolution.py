@@ -23,6 +23,7 @@ from torch import nn
 
 from cpvt_backbones.checkpoints import locate_checkpoint
 from cpvt_backbones.engine.launch import test
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.toolboxes import find_toolbox
 from cpvt_backbones.weights import sha256_of
@@ -147,7 +148,7 @@ def sweep(
     """
     names = [model.name for model in models]
     if len(set(names)) != len(names):
-        raise ValueError(f'models must have different names, got {names}')
+        raise InputError(f'models must have different names, got {names}')
     rows = read_rows(table) if table.exists() else []
     jobs = []
     for model in models:
@@ -156,7 +157,7 @@ def sweep(
         if set(done.values()) - {source}:
             other = 'another config, checkpoint, device or number of images'
             advice = 'give the model another name, or use another table'
-            raise ValueError(
+            raise InputError(
                 f'table: {str(table)!r} has rows of {model.name!r} from {other}; {advice}'
             )
         for size in sizes:
@@ -230,7 +231,7 @@ def main_metric(rows: Sequence[SweepRow]) -> str:
     """
     found = list(dict.fromkeys(name for row in rows for name in row.metrics))
     if not found:
-        raise ValueError('rows must have a metric, got none: a detector without any box has none')
+        raise InputError('rows must have a metric, got none: a detector without any box has none')
     return next((name for name in MAIN_METRICS if name in found), found[0])
 
 
@@ -264,7 +265,7 @@ def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
     base = next((row for row in rows if row.size == '1' and math.isfinite(row.zoom)), None)
     if base is None:
         sizes = [row.size for row in rows]
-        raise ValueError(
+        raise InputError(
             f"rows must have size '1' with a zoom, got sizes {sizes}; measure it again"
         )
     side = math.sqrt(base.height * base.width)
@@ -305,9 +306,9 @@ def _limit_images(cfg: Config, limit: int) -> None:
     """
     options = cfg.test_dataloader.dataset
     if limit < 1:
-        raise ValueError(f'limit must be at least 1, got {limit}')
+        raise InputError(f'limit must be at least 1, got {limit}')
     if 'dataset' in options or 'datasets' in options or 'indices' in options:
-        raise ValueError(
+        raise InputError(
             f'limit must be None with a data set that wraps others or has indices, got {limit}'
         )
     find_toolbox(cfg)
@@ -412,4 +413,4 @@ def _keep_to_images(runner: Runner) -> None:
                 dataset.get_data_info(index)['img_id'] for index in range(len(dataset))
             ]
         elif getattr(metric, '_coco_api', None) is not None:
-            raise ValueError(f'limit must be None with the metric {type(metric).__name__}')
+            raise InputError(f'limit must be None with the metric {type(metric).__name__}')

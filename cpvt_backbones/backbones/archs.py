@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cpvt_backbones.layers.checks import (
+from cpvt_backbones.checks import (
     check_int,
     check_positive,
     did_you_mean,
     is_int,
     is_sequence,
 )
+from cpvt_backbones.errors import InputError
 
 COLUMNS: dict[str, dict[str, Any]] = {
     # DeiT's trunk (arXiv 2012.12877, table 1): head dimension 64 throughout.
@@ -53,19 +54,19 @@ def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str,
     keys = list(example)
     if not isinstance(arch, Mapping):
         if not isinstance(arch, str) or arch not in table:
-            raise ValueError(
+            raise InputError(
                 f'arch must be one of {list(table)} or a dict with the keys {keys}, got {arch!r}'
                 f'{did_you_mean(arch, table)}'
             )
         return dict(table[arch])
     if set(arch) != set(keys):
-        raise ValueError(f'arch must be a dict with the keys {keys}, got {dict(arch)!r}')
+        raise InputError(f'arch must be a dict with the keys {keys}, got {dict(arch)!r}')
     for key, value in arch.items():
         values = [value]
         if is_sequence(example[key]):
             values, count = value, len(example[key])
             if not is_sequence(value) or len(value) != count:
-                raise ValueError(
+                raise InputError(
                     f'arch must give {count} numbers for {key}, one a stage, got {value!r}'
                 )
         for number in values:
@@ -83,10 +84,10 @@ def resolve_indices(
     values = (indices,) if isinstance(indices, int) else indices
     accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
     if not is_sequence(values) or (not values and not allow_none):
-        raise ValueError(f'{name} must be {accepted}, got {indices!r}')
+        raise InputError(f'{name} must be {accepted}, got {indices!r}')
     for value in values:
         if not is_int(value) or not -count <= value < count:
-            raise ValueError(f'{name} must be {accepted}, got {value!r} in {indices!r}')
+            raise InputError(f'{name} must be {accepted}, got {value!r} in {indices!r}')
     return tuple(value % count for value in values)
 
 
@@ -94,7 +95,7 @@ def resolve_size(name: str, value: Any) -> tuple[int, int]:
     """Turn a side, or a height and a width, in pixels into (height, width)."""
     pair = (value, value) if isinstance(value, int) else value
     if not is_sequence(pair) or len(pair) != 2:
-        raise ValueError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')
+        raise InputError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')
     for side in pair:
         check_int(**{name: side})
     return pair[0], pair[1]

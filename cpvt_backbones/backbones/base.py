@@ -13,6 +13,8 @@ from mmengine.model import PretrainedInit, trunc_normal_init
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from cpvt_backbones import checks
+from cpvt_backbones.errors import InputError, InputTypeError
 from cpvt_backbones.layers import (
     PEG,
     AxialBias,
@@ -20,7 +22,6 @@ from cpvt_backbones.layers import (
     LearnedTable,
     PositionEncoding,
     Stage,
-    checks,
 )
 from cpvt_backbones.layers.attention import Arrange
 from cpvt_backbones.layers.learned_table import adapt_tables
@@ -139,7 +140,7 @@ class Backbone(PretrainedModel):
         if isinstance(init_cfg, (str, PathLike)):
             init_cfg = dict(type='Pretrained', checkpoint=str(init_cfg))
         if not all('type' in entry for entry in checks.list_of_dicts('init_cfg', init_cfg)):
-            raise ValueError(f'init_cfg must name a type, got {init_cfg!r}')
+            raise InputError(f'init_cfg must name a type, got {init_cfg!r}')
         super().__init__(init_cfg=init_cfg)
         self.depths = tuple(depths)
         self.num_layers = sum(depths) + 2
@@ -153,7 +154,7 @@ class Backbone(PretrainedModel):
         checks.check_int(frozen_stages=frozen_stages, minimum=-1, maximum=self.num_freezable)
         checks.check_choice(OUT_TYPES, out_type=out_type)
         if out_type == 'cls_token' and not with_cls_token:
-            raise ValueError(
+            raise InputError(
                 "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
                 "use 'avg_featmap' for a model without class token"
             )
@@ -204,7 +205,7 @@ class Backbone(PretrainedModel):
         for name, encoding in encodings.items():
             if hasattr(self, name) or name in self._later_names():
                 fault = f'got {name!r}, an attribute of {type(self).__name__}'
-                raise ValueError(f'{type(encoding).__name__}.attribute must be a new name, {fault}')
+                raise InputError(f'{type(encoding).__name__}.attribute must be a new name, {fault}')
             self.add_module(name, encoding)
         self._acting = {
             method: tuple(name for name, e in encodings.items() if overrides(type(e), method))
@@ -225,7 +226,7 @@ class Backbone(PretrainedModel):
 
     def _check_padding(self, where: str, position: Position) -> None:
         if not all(encoding.keeps_grid for encoding in self.position_encodings):
-            raise ValueError(
+            raise InputError(
                 f"padding must be 'zero' {where} (the map would shrink), got position={position!r}"
             )
 
@@ -241,7 +242,7 @@ class Backbone(PretrainedModel):
         for encoding in self.position_encodings:
             tokens, prefix_tokens, grid = encoding.before_stage(stage, tokens, prefix_tokens, grid)
             if not is_symbolic() and _count(prefix_tokens) != _count(given):
-                raise ValueError(
+                raise InputError(
                     f'{type(encoding).__name__}.before_stage must return as many prefix tokens as '
                     f'it gets, got {_count(prefix_tokens)} for {_count(given)}'
                 )
@@ -368,7 +369,7 @@ class Backbone(PretrainedModel):
         if not sizes:
             outputs = self._features(images)
         elif self.out_type == 'raw':
-            raise ValueError(
+            raise InputError(
                 "valid_sizes must be None with out_type='raw', whose tokens cannot be padded"
             )
         else:
@@ -421,16 +422,18 @@ class Backbone(PretrainedModel):
             return
         shape = f'(B, {self.in_channels}, H, W)'
         if not isinstance(images, Tensor):
-            raise TypeError(f'images must be a torch.Tensor {shape}, got {type(images).__name__}')
+            raise InputTypeError(
+                f'images must be a torch.Tensor {shape}, got {type(images).__name__}'
+            )
         if images.dim() != 4 or images.shape[1] != self.in_channels or 0 in images.shape:
             advice = '; images[None] is a batch of one image' if images.dim() == 3 else ''
-            raise ValueError(
+            raise InputError(
                 f'images must be {shape} with H, W >= 1, got shape {tuple(images.shape)}{advice}'
             )
         if not images.is_floating_point():
-            raise TypeError(f'images must be of a floating point type, got {images.dtype}')
+            raise InputTypeError(f'images must be of a floating point type, got {images.dtype}')
         if images.dtype == torch.float64 and next(self.parameters()).dtype != torch.float64:
-            raise TypeError(
+            raise InputTypeError(
                 'images must be of the type of the weights, got torch.float64, as NumPy computes:'
                 ' images.float() is of torch.float32'
             )

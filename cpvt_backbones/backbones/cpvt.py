@@ -9,8 +9,9 @@ from typing import Any
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from cpvt_backbones.checks import check_bool, check_int
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import Attention, PatchEmbed, Stage, WindowAttention, ceil_div
-from cpvt_backbones.layers.checks import check_bool, check_int
 from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import prepend_tokens, split_tokens
 
@@ -149,7 +150,7 @@ class CPVT(Backbone):
         check_int(minimum=0, num_registers=num_registers)
         global_indices = resolve_indices('global_blocks', global_blocks, depth, allow_none=True)
         if window_size is None and global_indices:
-            raise ValueError(
+            raise InputError(
                 f'global_blocks must be empty without window_size, got {global_blocks!r}'
             )
         super().__init__(
@@ -167,7 +168,7 @@ class CPVT(Backbone):
             init_cfg=init_cfg,
         )
         if with_dist_token and not with_cls_token:
-            raise ValueError('with_dist_token must be False with with_cls_token=False, got True')
+            raise InputError('with_dist_token must be False with with_cls_token=False, got True')
         self.arch = arch
         self.img_size = img_size
         self.patch_size = patch_size

@@ -10,8 +10,9 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from cpvt_backbones.checks import check, check_choice
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import ceil_div, pad_to_multiple
-from cpvt_backbones.layers.checks import check, check_choice
 from cpvt_backbones.layers.tokens import crop
 
 from .archs import COLUMNS, resolve_arch, resolve_indices
@@ -54,7 +55,7 @@ def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
         return (CeilMaxPool(pool) if pool > 1 else nn.Identity()), dim
     steps = round(-math.log2(factor))
     if halve and dim < 2**steps:
-        raise ValueError(
+        raise InputError(
             f"embed_dims must be >= {2**steps} with source='last' (it is halved {steps} times), got"
             f' {dim}'
         )
@@ -219,7 +220,7 @@ class MultiScaleCPVT(CPVT):
             chosen = [max(depth * (i + 1) // 4 - 1, 0) for i in range(4)] if taps is None else taps
             resolved = resolve_indices('taps', chosen, depth)
             if len(resolved) != len(STRIDES) or list(resolved) != sorted(resolved):
-                raise ValueError(
+                raise InputError(
                     f'taps must be {len(STRIDES)} block indices in ascending order, got {chosen!r}'
                 )
             blocks = [resolved[level] for level in levels]

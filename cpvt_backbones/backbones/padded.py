@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cpvt_backbones.layers.checks import is_int, is_sequence
+from cpvt_backbones.checks import is_int, is_sequence
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers.tokens import Grid, ceil_div, group_by_shape
 
 
@@ -18,20 +19,20 @@ def resolve_valid_sizes(
     accepted = f'valid_sizes must be a (height, width) in pixels for each of {batch} images'
     given = _plain(valid_sizes)
     if not is_sequence(given) or len(given) != batch:
-        raise ValueError(f'{accepted}, got {given!r}')
+        raise InputError(f'{accepted}, got {given!r}')
     sizes = []
     for index, size in enumerate(given):
         pair = _plain(size)
         if not is_sequence(pair) or len(pair) != 2:
-            raise ValueError(f'{accepted}, got {pair!r} for image {index}')
+            raise InputError(f'{accepted}, got {pair!r} for image {index}')
         h, w = map(_plain, pair)
         if not all(is_int(side) and side >= 1 for side in (h, w)):
             fault = f'got {(h, w)!r} for image {index}'
-            raise ValueError(f'valid_sizes must be integers >= 1, {fault}')
+            raise InputError(f'valid_sizes must be integers >= 1, {fault}')
         sizes.append((h, w))
         if h > height or w > width:
             most = f'{height} x {width}, as the batch'
-            raise ValueError(f'valid_sizes must be at most {most}, got {h} x {w} for image {index}')
+            raise InputError(f'valid_sizes must be at most {most}, got {h} x {w} for image {index}')
     return sizes
 
 

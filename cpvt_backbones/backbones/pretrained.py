@@ -29,13 +29,14 @@ from cpvt_backbones.checkpoints import (
     stored_config,
     write_checkpoint,
 )
-from cpvt_backbones.layers.checks import (
+from cpvt_backbones.checks import (
     check_by_keyword,
     check_keywords,
     check_path,
     is_int,
     is_sequence,
 )
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.weights import shipped_weights, similar_names
 
 _SUFFIXES = (
@@ -167,7 +168,7 @@ class PretrainedModel(BaseModule):
                     f"init_cfg=dict(type='Pretrained', checkpoint={name!r}) takes them where the"
                     ' blocks are the same'
                 )
-            raise ValueError(
+            raise InputError(
                 f'name: {name!r} has weights of {kind}, not of {cls.__name__}; {advice}'
             )
         if not exact:  # MultiScaleCPVT takes a CPVT's arguments but for with_dist_token
@@ -196,7 +197,7 @@ class PretrainedModel(BaseModule):
         with torch.device('meta'):
             wanted = cls(**arguments).state_dict()
         if wanted.keys() != weights.keys():
-            raise ValueError(
+            raise InputError(
                 f'the model must have the weights of a {cls.__name__}(**{arguments}), unfused'
             )
         with atomic_write(Path(folder, 'config.json')) as file:
@@ -250,7 +251,7 @@ def _description(
         return built, None
     if not os.path.exists(name) and '://' not in name:
         similar = similar_names(name) or similar_timm_names(name)
-        raise ValueError(
+        raise InputError(
             f'name must be one of the weights that come with the package {list(shipped_weights())},'
             f" or 'timm://NAME', 'user/repository', a file or a folder, got {name!r}{similar}"
         )
@@ -279,7 +280,7 @@ def _complete(name: str, read: Architecture, arguments: Mapping[str, Any]) -> di
     """Type and arguments that were read; log what is assumed, and refuse what is unclear."""
     missing = [f'{key}: {text}' for key, text in read.unclear.items() if key not in arguments]
     if missing:
-        raise ValueError(
+        raise InputError(
             f'name: {name!r} ({read.source}) does not show every argument; pass'
             f' {"; ".join(missing)}'
         )

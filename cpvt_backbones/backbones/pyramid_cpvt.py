@@ -11,6 +11,8 @@ from mmengine.model import normal_init
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from cpvt_backbones.checks import check_bool, check_positive
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import (
     PatchEmbed,
     SpatialReductionAttention,
@@ -18,7 +20,6 @@ from cpvt_backbones.layers import (
     ceil_div,
     tokens_to_map,
 )
-from cpvt_backbones.layers.checks import check_bool, check_positive
 from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import prepend_tokens, split_tokens
 
@@ -182,12 +183,12 @@ class PyramidCPVT(Backbone):
         self.final_norm = final_norm
         used = max(self.out_indices) + 1
         if with_cls_token and used < num_stages:
-            raise ValueError(
+            raise InputError(
                 'with_cls_token must be False unless out_indices holds the last stage, where the '
                 f'class token is added, got True with out_indices={out_indices!r}'
             )
         if out_type == 'cls_token' and self.out_indices != (num_stages - 1,):
-            raise ValueError(
+            raise InputError(
                 "out_indices must be -1 with out_type='cls_token' (only the last stage has a class "
                 f'token), got {out_indices!r}'
             )

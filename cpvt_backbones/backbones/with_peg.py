@@ -9,8 +9,9 @@ import torch
 from mmengine.registry import MODELS
 from torch import nn
 
+from cpvt_backbones.checks import check_bool, check_keywords, is_int, is_sequence
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import PEG, Grid, ceil_div
-from cpvt_backbones.layers.checks import check_bool, check_keywords, is_int, is_sequence
 from cpvt_backbones.layers.peg import identity_init
 
 from .archs import resolve_size
@@ -73,15 +74,15 @@ def build_with_peg(
         ```
     """
     if not is_sequence(after) or not after or len(set(after)) < len(after):
-        raise ValueError(f'after must be different names of blocks, got {after!r}')
+        raise InputError(f'after must be different names of blocks, got {after!r}')
     if peg.get('padding', 'zero') != 'zero':
         kept = "'zero' (a block's map keeps its size)"
-        raise ValueError(f'padding must be {kept}, got {peg["padding"]!r}')
+        raise InputError(f'padding must be {kept}, got {peg["padding"]!r}')
     check_bool(channels_last=channels_last)
     check_keywords("dict(type='WithPEG')", PEG, peg, positional=('dim',))
     model: Any = MODELS.build(backbone)
     if hasattr(model, 'pos_block'):
-        raise ValueError(
+        raise InputError(
             f'backbone must be without pos_block (use position=), got {dict(backbone)!r}'
         )
     modules = dict(model.named_modules())
@@ -92,7 +93,7 @@ def build_with_peg(
     for index, name in enumerate(after):
         if name not in modules:
             near = get_close_matches(str(name), modules, cutoff=0)
-            raise ValueError(f'after must name modules of {owner}, such as {near}, got {name!r}')
+            raise InputError(f'after must name modules of {owner}, such as {near}, got {name!r}')
         hook = partial(_encode, pegs, str(index), name, channels_last, peg)
         modules[name].register_forward_hook(hook, with_kwargs=True)
     size = resolve_size('img_size', backbone.get('img_size', 224))
@@ -101,7 +102,7 @@ def build_with_peg(
         model(torch.zeros(1, backbone.get('in_channels', 3), *size))
     model.train()
     if unused := [name for index, name in enumerate(after) if str(index) not in pegs]:
-        raise ValueError(f'after must name modules that {owner} calls, got {unused[0]!r}')
+        raise InputError(f'after must name modules that {owner} calls, got {unused[0]!r}')
     pegs.load_state_dict(identity_init(pegs))
     return model
 
@@ -158,6 +159,6 @@ def _grid(name: str, count: int, values: Sequence[Any], size: Grid) -> Grid:
         f'a pair among the arguments of the block, or of a stride of the image ({size[0]} x'
         f' {size[1]} px)'
     )
-    raise ValueError(
+    raise InputError(
         f'after: the tokens of {name!r} must fill the grid of {given}, got {count} (a class token?)'
     )

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from cpvt_backbones.layers.checks import list_of_dicts
+from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.layers.tokens import Grid
 from cpvt_backbones.weights import shipped_weights
 

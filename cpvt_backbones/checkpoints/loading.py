@@ -9,8 +9,8 @@ from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import Tensor, nn
 
+from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.layers import Attention
-from cpvt_backbones.layers.checks import list_of_dicts
 from cpvt_backbones.layers.rope import TEMPERATURES
 from cpvt_backbones.weights import shipped_weights
 

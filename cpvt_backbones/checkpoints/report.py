@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from cpvt_backbones.errors import InputError
+
 _TRUNK = 'backbone.'  # prefix of the backbone in the model of a toolbox
 
 
@@ -77,7 +79,7 @@ class ConversionReport:
         return [line.format(key, *shapes) for key, shapes in self.mismatched.items()]
 
 
-class CheckpointError(RuntimeError, ValueError):
+class CheckpointError(RuntimeError, InputError):
     """Raised for a checkpoint that cannot be read, is not recognised, or does not fit the model.
 
     Args:

@@ -18,6 +18,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from cpvt_backbones.checkpoints import unwrap
+from cpvt_backbones.errors import InputError, InputTypeError
 from cpvt_backbones.layers import group_by_shape
 
 
@@ -42,7 +43,7 @@ class PredictBySize:
             return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
         sizes = [tuple(sample.img_shape[:2]) for sample in data_samples]
         if any(height > inputs.shape[2] or width > inputs.shape[3] for height, width in sizes):
-            raise ValueError(
+            raise InputError(
                 f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {sizes}'
             )
         results: list[Any] = [None] * len(data_samples)
@@ -114,7 +115,9 @@ def predict_by_size(model: nn.Module) -> nn.Module:
     """
     inner = unwrap(model)
     if not isinstance(inner, BaseModel) or not hasattr(inner, 'predict'):
-        raise TypeError(f'model must be an mm model with predict(), got {type(inner).__name__}')
+        raise InputTypeError(
+            f'model must be an mm model with predict(), got {type(inner).__name__}'
+        )
     if not isinstance(inner, PredictBySize):
         inner.__class__ = _by_size(inner.__class__)
     return model

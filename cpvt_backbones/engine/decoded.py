@@ -19,7 +19,8 @@ from mmpretrain.registry import BATCH_AUGMENTS, DATASETS
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import atomic_write
-from cpvt_backbones.layers.checks import check, check_fraction, check_int
+from cpvt_backbones.checks import check, check_fraction, check_int
+from cpvt_backbones.errors import InputError
 
 
 @DATASETS.register_module()
@@ -97,7 +98,7 @@ def _decoded(paths: Sequence[str], folder: Path) -> np.memmap:
                 image = imread(path)
                 if image.shape != shape:
                     sizes = f'{path!r} is {image.shape[:2]} px and {paths[0]!r} {shape[:2]} px'
-                    raise ValueError(f'data_root: the images must be of one size, {sizes}')
+                    raise InputError(f'data_root: the images must be of one size, {sizes}')
                 stream.write(image.tobytes())
     return np.load(file, mmap_mode='r')
 

@@ -6,8 +6,8 @@ import torch
 from mmdet.models.detectors import DETR
 from mmengine.registry import MODELS
 
+from cpvt_backbones.checks import check_keywords
 from cpvt_backbones.layers import PEGPosition, Stage
-from cpvt_backbones.layers.checks import check_keywords
 
 
 @MODELS.register_module(force=True)  # in place of the function of .deferred

@@ -18,7 +18,8 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
-from cpvt_backbones.layers.checks import check_fraction, check_int, list_of_dicts
+from cpvt_backbones.checks import check_fraction, check_int, list_of_dicts
+from cpvt_backbones.errors import InputError
 
 
 @MODELS.register_module(force=True)  # in place of the function of .deferred
@@ -149,7 +150,7 @@ class HardDistillation(ImageClassifier):
         if teacher_size is not None:
             check_int(teacher_size=teacher_size)
         if not isinstance(self.head, DistillationHead):
-            raise ValueError(
+            raise InputError(
                 f"head must be of type 'DistillationHead', got {type(self.head).__name__!r}"
             )
         if not (
@@ -157,7 +158,7 @@ class HardDistillation(ImageClassifier):
         ):
             accepted = 'pretrained=True or checkpoint_path=... for a timm model'
             other = "init_cfg=dict(type='Pretrained', checkpoint=...)"
-            raise ValueError(
+            raise InputError(
                 f'teacher must come with weights: {accepted}, else {other}; got {dict(teacher)!r}'
             )
         self.distillation_weight, self.teacher_size = distillation_weight, teacher_size
@@ -201,7 +202,7 @@ class HardDistillation(ImageClassifier):
         classes = self.head.num_classes
         if scores.shape[1] != classes:
             found = f'got {scores.shape[1]}; teacher_classes selects among them'
-            raise ValueError(f'teacher must know the {classes} classes of the student, {found}')
+            raise InputError(f'teacher must know the {classes} classes of the student, {found}')
         return scores.argmax(dim=1)
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
@@ -247,5 +248,5 @@ def _normalisation(preprocessor: nn.Module, name: str) -> tuple[Tensor, Tensor, 
     """Mean and standard deviation (3, 1, 1) of pixels in [0, 255]; True for RGB order."""
     mean, std = getattr(preprocessor, 'mean', None), getattr(preprocessor, 'std', None)
     if mean is None or std is None:
-        raise ValueError(f'{name} must have mean and std, got mean={mean!r}, std={std!r}')
+        raise InputError(f'{name} must have mean and std, got mean={mean!r}, std={std!r}')
     return mean, std, bool(preprocessor.to_rgb)

@@ -27,6 +27,7 @@ from cpvt_backbones.checkpoints import (
     lock_file,
     newest_checkpoint,
 )
+from cpvt_backbones.errors import InputError
 
 from .repeatable import (
     SeededBatches,
@@ -140,7 +141,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         broadcast_object_list(outcome)
         problem, checkpoint = outcome
         if problem is not None:
-            raise ValueError(problem)
+            raise InputError(problem)
         if checkpoint is not None:
             runner._load_from = str(checkpoint)
         elif choose:

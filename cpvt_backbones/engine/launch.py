@@ -26,7 +26,8 @@ from cpvt_backbones.checkpoints import (
     locate_checkpoint,
     newest_checkpoint,
 )
-from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.checks import check_choice
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, dicts_of, find_toolbox
 
 from .training_checks import TrainingCheckHook
@@ -91,7 +92,7 @@ def train(
 
 def _scale_rate(cfg: Config) -> None:
     if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
-        raise ValueError(
+        raise InputError(
             'auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the batch size of its'
             ' lr'
         )
@@ -239,7 +240,7 @@ def test(
     if tta:
         for key in ('tta_model', 'tta_pipeline'):
             if cfg.get(key) is None:
-                raise ValueError(f'tta: the config has no {key}')
+                raise InputError(f'tta: the config has no {key}')
         cfg.model = {**cfg.tta_model, 'module': cfg.model}
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     runner = _build_runner(cfg)
@@ -283,12 +284,12 @@ def use_amp(cfg: Config, dtype: str | None = None) -> None:
     dtype = dtype or ('bfloat16' if on_cpu else 'float16')
     check_choice(AMP_DTYPES, amp_dtype=dtype)
     if on_cpu and dtype == 'float16':
-        raise ValueError(
+        raise InputError(
             "amp_dtype must be 'bfloat16' on a CPU, got 'float16'; a GPU was not found"
         )
     kind = cfg.optim_wrapper.get('type', 'OptimWrapper')
     if kind not in ('OptimWrapper', 'AmpOptimWrapper'):
-        raise ValueError(
+        raise InputError(
             f"amp: optim_wrapper.type must be 'OptimWrapper', got {kind!r}, which has its own"
             ' precision'
         )
@@ -304,7 +305,7 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
     suffixes = ('.pkl', '.pickle') if toolbox.dump else ('',)
     if Path(out).suffix not in suffixes:
         accepted = f'{" or ".join(suffixes)} file' if toolbox.dump else 'folder'
-        raise ValueError(f'out: {toolbox.package} writes predictions to a {accepted}, got {out!r}')
+        raise InputError(f'out: {toolbox.package} writes predictions to a {accepted}, got {out!r}')
     if toolbox.dump is None:
         cfg.merge_from_dict({'test_evaluator.output_dir': out})
         return

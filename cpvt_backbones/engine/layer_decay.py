@@ -6,7 +6,8 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
-from cpvt_backbones.layers.checks import check, is_number
+from cpvt_backbones.checks import check, is_number
+from cpvt_backbones.errors import InputError
 
 _DECAY = 'layer_decay_rate'
 
@@ -102,7 +103,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         if not scales:
             advice = 'those of cpvt_backbones and the vision transformers of mmpretrain have it'
             fault = f'{type(model).__name__} has no backbone with get_layer_depth(name, prefix)'
-            raise ValueError(f'paramwise_cfg.{_DECAY}: {fault}; {advice}')
+            raise InputError(f'paramwise_cfg.{_DECAY}: {fault}; {advice}')
         return scales
 
 

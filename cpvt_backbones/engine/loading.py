@@ -5,6 +5,7 @@ from typing import Any
 
 from mmengine.registry import TRANSFORMS
 
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.value_range import ValueRange, ValueRangeError
 
 
@@ -57,7 +58,7 @@ class LoadRange:
         try:
             image = self.value_range.read(results['img_path'])
         except (OSError, ValueRangeError) as error:
-            raise ValueError(f'{results["img_path"]}: {error}') from error
+            raise InputError(f'{results["img_path"]}: {error}') from error
         shape = image.shape[:2]
         return dict(results, img=image, img_shape=shape, ori_shape=shape)
 

@@ -19,6 +19,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 from torch.nn.functional import pad
 
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers.attention import widen
 
 kernels = torch.ops.torchvision
@@ -213,7 +214,7 @@ def _of_size(tensor: Tensor, output: Tensor) -> Tensor:
     values = tensor.flatten(1)
     count = math.prod(size)
     if values.shape[1] < count:
-        raise ValueError(
+        raise InputError(
             'modulated_deform_conv: offsets and mask must be at least as large as the output,'
             f' {size[1]} x {size[2]}, got {tensor.shape[2]} x {tensor.shape[3]}'
         )

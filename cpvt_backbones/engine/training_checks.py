@@ -15,6 +15,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
 from cpvt_backbones.checkpoints import CheckpointError, check_loaded, classes_of
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import check_neck
 
 from .resuming import PROGRESS, wrappers_of
@@ -23,7 +24,7 @@ from .resuming import PROGRESS, wrappers_of
 _LIKE_PARAMETER = {'exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer', 'square_avg'}
 
 
-class NotFiniteError(ValueError):
+class NotFiniteError(InputError):
     """Raised when a loss, a gradient norm or a weight of a training is NaN or infinite."""
 
 
@@ -94,7 +95,7 @@ class TrainingCheckHook(Hook):
                     f'{len(classes)}, the number of train_dataloader.dataset.metainfo.classes'
                     f' ({shown})'
                 )
-                raise ValueError(f'{key} must be {wanted}, got {count}')
+                raise InputError(f'{key} must be {wanted}, got {count}')
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
@@ -134,7 +135,7 @@ def check_objects(dataset: Any, classes: Sequence[str]) -> None:
     shown = ', '.join(map(str, classes[:5])) + (', ...' if len(classes) > 5 else '')
     file = getattr(dataset, 'ann_file', None)
     named = f' of {file!r}' if file else ''
-    raise ValueError(
+    raise InputError(
         f'train_dataloader.dataset: none of the {len(dataset)} images{named} has an object of the'
         f' classes ({shown}); metainfo.classes must be names of the annotations'
     )

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from cpvt_backbones.errors import InputError
+
 
 class ValidSizes:
     """Mixin of a data preprocessor that passes the size of each image to the backbone.
@@ -81,7 +83,7 @@ class ValidSizes:
         shrunk = any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes)
         if shrunk or (self.img_shape_means_resized and _img_shapes(result) != shapes):
             fault = f'images of {sizes} px became a batch of {tuple(inputs.shape[-2:])} px'
-            raise ValueError(
+            raise InputError(
                 f'data_preprocessor: {fault}; batch_augments that resize leave no valid sizes'
             )
         inputs.valid_sizes = sizes
@@ -97,7 +99,7 @@ class ValidSizes:
         found = {image.shape[-3] for image in images}
         if wanted > 1 and found != {wanted}:
             channels = ', '.join(map(str, sorted(found)))
-            raise ValueError(
+            raise InputError(
                 f'data_preprocessor: mean has {wanted} values, the images have {channels} channels'
             )
 
@@ -117,7 +119,7 @@ class AnyChannels(ValidSizes):
             super().__init__(mean=mean, std=std, **options)  # type: ignore[call-arg]
             return
         if len(std) != len(mean):
-            raise ValueError(
+            raise InputError(
                 f'data_preprocessor: std must have {len(mean)} values as mean, got {len(std)}'
             )
         super().__init__(mean=mean[:1], std=std[:1], **options)  # type: ignore[call-arg]

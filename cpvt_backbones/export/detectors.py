@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cpvt_backbones.checks import check_choice, check_int
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.export.exported import nms_mask
-from cpvt_backbones.layers.checks import check_choice, check_int
 
 from .graphs import ClassMaps, ExportGraph, Features, Preprocess, Scores
 
@@ -33,7 +34,7 @@ class Selection:
             accepted = (
                 "dict(type='nms', iou_threshold=...), optionally with class_agnostic and split_thr"
             )
-            raise ValueError(f'{name}.nms must be {accepted}, got {dict(nms)!r}')
+            raise InputError(f'{name}.nms must be {accepted}, got {dict(nms)!r}')
         self.nms_pre = test_cfg.get('nms_pre')
         self.max_per_img = test_cfg['max_per_img']
         self.score_threshold = test_cfg.get('score_thr', 0.0)
@@ -274,9 +275,9 @@ def _check_dense_head(model: Any, name: str, kind: str) -> None:
 
     if not isinstance(head := getattr(model, name, None), getattr(dense_heads, kind)):
         found = type(model).__name__ + ('' if head is None else f' with {type(head).__name__}')
-        raise ValueError(f'model must be a detector with a {kind}, got {found}')
+        raise InputError(f'model must be a detector with a {kind}, got {found}')
     if not head.use_sigmoid_cls:
-        raise ValueError(f'model.{name}.loss_cls must have use_sigmoid=True, got False')
+        raise InputError(f'model.{name}.loss_cls must have use_sigmoid=True, got False')
 
 
 def graph_of(
@@ -311,7 +312,7 @@ def graph_of(
     check_choice(('model', 'backbone'), part=part)
     options: dict[str, Any] = dict(preprocess=Preprocess.of(model.data_preprocessor), pixels=pixels)
     if logits and (part == 'backbone' or not hasattr(model, 'encode_decode')):
-        raise ValueError(
+        raise InputError(
             'logits must be False unless the model is a segmentor, got True for'
             f' {type(model).__name__}'
         )
@@ -323,4 +324,4 @@ def graph_of(
         if hasattr(model, head) and hasattr(model, 'extract_feat'):
             return graph(model, **options)
     accepted = "mmpretrain's ImageClassifier, mmseg's EncoderDecoder, mmdet's RetinaNet or R-CNN"
-    raise ValueError(f'model must be {accepted}, got {type(model).__name__}')
+    raise InputError(f'model must be {accepted}, got {type(model).__name__}')

@@ -15,10 +15,11 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
+from cpvt_backbones.checks import check_choice, check_device, check_path
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
-from cpvt_backbones.layers.checks import check_choice, check_device, check_path
 from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
 
@@ -98,7 +99,7 @@ class ExportedModel:
         if not Path(path).is_file():
             raise FileNotFoundError(f'path: there is no file {str(path)!r}')
         if suffix not in _OPENERS:
-            raise ValueError(f'path must end in {" or ".join(_OPENERS)}, got {str(path)!r}')
+            raise InputError(f'path must end in {" or ".join(_OPENERS)}, got {str(path)!r}')
         opener = _OPENERS[suffix] if runtime == RUNTIMES[0] else _open_openvino
         try:
             self._run, self.metadata = opener(str(path), device, runtime)
@@ -109,12 +110,12 @@ class ExportedModel:
             raise
         except Exception as error:  # each runtime raises its own types
             if 'com.microsoft' in str(error):  # OpenVINO before 2026.3
-                raise ValueError(
+                raise InputError(
                     f'path: {str(path)!r} has operators of ONNX Runtime that this version of'
                     f' {runtime.partition("-")[0]} lacks: update it, or export with --portable'
                 ) from error
             reason = str(error).partition('\n')[0]
-            raise ValueError(
+            raise InputError(
                 f'path: {str(path)!r} is damaged, or runs on another device ({reason})'
             ) from error
         _warn_of_runtime(self.metadata.get('int8'), runtime, str(path))
@@ -145,7 +146,7 @@ class ExportedModel:
         are_images = images.ndim == 4 and images.shape[1] == self.in_channels
         if not are_images or 0 in images.shape or images.dtype != dtype:
             accepted = f'(B, {self.in_channels}, H, W) with H, W >= 1, {np.dtype(dtype)}'
-            raise ValueError(f'images must be {accepted}, got shape {images.shape}, {images.dtype}')
+            raise InputError(f'images must be {accepted}, got shape {images.shape}, {images.dtype}')
         outputs = self._run(np.ascontiguousarray(images))
         return dict(zip(self.metadata['outputs'], outputs, strict=True))
 
@@ -193,7 +194,7 @@ class ExportedModel:
             is_image = image.ndim == 3 and image.shape[2] == self.in_channels
             if not is_image or image.dtype != np.uint8:
                 accepted = f'(H, W, {self.in_channels}), uint8'
-                raise ValueError(
+                raise InputError(
                     f'images must be {accepted}, got shape {image.shape}, {image.dtype}'
                 )
         batch = np.stack(images).transpose(0, 3, 1, 2)
@@ -258,10 +259,10 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
     wanted = torch.device(device or ('cuda' if available else 'cpu'))
     if wanted.type not in ('cpu', 'cuda'):
         accepted = "'cpu' or 'cuda[:index]' for an .onnx file"
-        raise ValueError(f'device must be {accepted}, got {device!r}')
+        raise InputError(f'device must be {accepted}, got {device!r}')
     if wanted.type == 'cuda' and not available:
         reason = 'this onnxruntime has no CUDA (onnxruntime-gpu does)'
-        raise ValueError(f"device must be 'cpu': {reason}, got {device!r}")
+        raise InputError(f"device must be 'cpu': {reason}, got {device!r}")
     check_seal(path)
     providers: list[Any] = ['CPUExecutionProvider']
     if wanted.type == 'cuda':
@@ -272,7 +273,7 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
     session = onnxruntime.InferenceSession(path, options, providers=providers)
     if device is not None and wanted.type == 'cuda' and cuda not in session.get_providers():
         reason = 'onnxruntime could not start CUDA (see its log)'
-        raise ValueError(f"device must be 'cpu': {reason}, got {device!r}")
+        raise InputError(f"device must be 'cpu': {reason}, got {device!r}")
     metadata = read_metadata(session.get_modelmeta().custom_metadata_map, path)
     return lambda images: session.run(None, {'images': images}), metadata
 
@@ -290,7 +291,7 @@ def _openvino_core() -> Any:
 
 def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, dict[str, Any]]:
     if device not in (None, 'cpu'):
-        raise ValueError(f"device must be 'cpu' with runtime={runtime!r}, got {device!r}")
+        raise InputError(f"device must be 'cpu' with runtime={runtime!r}, got {device!r}")
     check_seal(path)
     core = _openvino_core()
     model = core.read_model(path)
@@ -313,7 +314,7 @@ def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any
     with zipfile.ZipFile(path) as archive:
         if damaged := archive.testzip():
             fault = f'the checksum of its part {damaged!r} differs'
-            raise ValueError(f'path: {path!r} is damaged: {fault}')
+            raise InputError(f'path: {path!r} is damaged: {fault}')
         compiled = any('/data/aotinductor/' in name for name in archive.namelist())
     model: Any
     with contextlib.suppress(ImportError):
@@ -330,10 +331,10 @@ def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any
     target = torch.device(device or metadata['device'])
     if target.type != metadata['device']:
         accepted = f'{metadata["device"]!r}, for which {path!r} was exported'
-        raise ValueError(f'device must be {accepted}, got {device!r}')
+        raise InputError(f'device must be {accepted}, got {device!r}')
     if not compiled and target.index:  # the weights stay on the device of the export
         accepted = f'{target.type!r} or {target.type + ":0"!r} for {path!r}'
-        raise ValueError(f'device must be {accepted}, got {device!r}')
+        raise InputError(f'device must be {accepted}, got {device!r}')
 
     def run(images: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():

@@ -12,8 +12,9 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from cpvt_backbones import __version__
+from cpvt_backbones.checks import check, check_choice
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.export.metadata import METADATA, seal_file
-from cpvt_backbones.layers.checks import check, check_choice
 
 from .graphs import ExportGraph
 
@@ -45,7 +46,7 @@ def record(graph: ExportGraph) -> ExportedProgram:
             warnings.simplefilter('ignore')
             program = torch.export.export(graph.eval(), (graph.example(**EXAMPLE),), **options)
     except Exception as error:
-        raise ValueError(
+        raise InputError(
             f'model: {type(graph.model).__name__} cannot be recorded for every size: {error}'
         ) from error
     # Remove torch's assertions that no size is 1. A map one cell wide violates them, but no result
@@ -103,7 +104,7 @@ def export(
     """
     check_choice(EXPORT_FORMATS, format=format)
     if Path(path).suffix != (suffix := EXPORT_FORMATS[format]):
-        raise ValueError(
+        raise InputError(
             f'path must have the suffix {suffix} for format={format!r}, got {str(path)!r}'
         )
     check(f'one of {OPSETS}', lambda number: number in OPSETS, opset=opset)
@@ -150,7 +151,7 @@ def _write_onnx(
     assert written is not None
     # The exporter silently writes another version when it does not support the requested one.
     if written.model.opset_imports[''] != stored['opset']:
-        raise ValueError(
+        raise InputError(
             f'opset must be one that torch {torch.__version__} writes, got {stored["opset"]}'
         )
     written.model.metadata_props.update(metadata)

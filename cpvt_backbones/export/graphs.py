@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cpvt_backbones.backbones.base import Backbone
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import pad_to_multiple
 
 
@@ -48,7 +49,7 @@ class Preprocess(nn.Module):
         settings = vars(preprocessor)
         test_cfg = settings.get('test_cfg') or {}
         if test_cfg.get('size') is not None:
-            raise ValueError(
+            raise InputError(
                 f'data_preprocessor.test_cfg must not set a size, got {test_cfg["size"]!r}'
             )
         if 'test_cfg' in settings:  # mmseg pads to its size_divisor only in training
@@ -173,7 +174,7 @@ class Features(ExportGraph):
             model.dist_token is not None and model.out_type == 'cls_token'
         ):
             accepted = 'a backbone of this package, without a distillation token'
-            raise ValueError(f'model must be {accepted}, got {type(model).__name__}')
+            raise InputError(f'model must be {accepted}, got {type(model).__name__}')
         self.output_names = tuple(f'features_{i}' for i in range(len(model.out_strides)))
 
     @property
@@ -204,7 +205,7 @@ class Scores(ExportGraph):
 
         super().__init__(model, **options)
         if isinstance(head := self.model.head, MultiLabelClsHead):
-            raise ValueError(
+            raise InputError(
                 f'model.head must give an image one class, by softmax, got {type(head).__name__}'
             )
 
@@ -231,7 +232,7 @@ class ClassMaps(ExportGraph):
     def __init__(self, model: nn.Module, *, logits: bool = False, **options: Any) -> None:
         super().__init__(model, **options)
         if (mode := self.model.test_cfg.get('mode', 'whole')) != 'whole':
-            raise ValueError(
+            raise InputError(
                 f"model.test_cfg.mode must be 'whole', got {mode!r}: export with --cfg-options"
                 ' model.test_cfg.mode=whole, and cut tiles outside the file (infer.py --tile-size)'
             )

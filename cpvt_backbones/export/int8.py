@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cpvt_backbones.checks import check_choice
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.images import ImageInput, each_image
 from cpvt_backbones.inference.inferencer import MAX_PIXELS, TILE_SIZE, Inferencer
 from cpvt_backbones.inference.predictions import Prediction
 from cpvt_backbones.inference.windows import open_image
-from cpvt_backbones.layers.checks import check_choice
 
 from .exported import RUNTIMES, ExportedModel
 from .metadata import METADATA, seal_file
@@ -81,7 +82,7 @@ def quantise(
     stored = {entry.key: entry.value for entry in model.metadata_props}
     products, convolutions = _products(model), _dense_convolutions(model)
     if not products:
-        raise ValueError(f'path: {str(path)!r} has no product of a matrix with weights')
+        raise InputError(f'path: {str(path)!r} has no product of a matrix with weights')
     # onnxruntime transposes weights and infers the shapes anew. Before release 1.32 the old shapes
     # of these weights contradict the new ones.
     weights = {one.name for one in model.graph.initializer}
@@ -153,7 +154,7 @@ def _quantise_static(
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
     if (first := next(inputs, None)) is None:
-        raise ValueError(f'calibration must have an image with runtime={RUNTIMES[1]!r}, got none')
+        raise InputError(f'calibration must have an image with runtime={RUNTIMES[1]!r}, got none')
 
     class Reader(CalibrationDataReader):
         def __init__(self) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from cpvt_backbones.checkpoints import parse_json
+from cpvt_backbones.checks import is_int, is_number
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.sizes import GoodSizes
-from cpvt_backbones.layers.checks import is_int, is_number
 from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
 
@@ -17,18 +18,18 @@ _SEAL = b'cpvt_backbones_sha256'
 def read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
     """The metadata among the entries of a file; ``ValueError`` if they are missing or damaged."""
     if not entries.get(METADATA):
-        raise ValueError(
+        raise InputError(
             f'path must be a file that tools/export.py wrote; {path!r} has no entry {METADATA!r}'
         )
     metadata = parse_json(entries[METADATA], f'path: the metadata of {path!r}')
     if missing := _NEEDED - metadata.keys():
-        raise ValueError(f'path: {path!r} is damaged: its metadata lacks {sorted(missing)}')
+        raise InputError(f'path: {path!r} is damaged: its metadata lacks {sorted(missing)}')
     for key, accepts in _ACCEPTED.items():
         value = metadata.get(key)
         if value is None and key not in _NEEDED:
             continue
         if not accepts(value):
-            raise ValueError(f'path: {path!r} is damaged: its metadata has {key}={value!r:.60}')
+            raise InputError(f'path: {path!r} is damaged: its metadata has {key}={value!r:.60}')
     return metadata
 
 
@@ -108,7 +109,7 @@ def check_seal(path: str) -> None:
         found = file.read()
     if found[:-64] != _seal('0' * 64)[:-64]:
         reason = 'is damaged, or not written by tools/export.py: the SHA-256 at its end is missing'
-        raise ValueError(f'path: {path!r} {reason}')
+        raise InputError(f'path: {path!r} {reason}')
     if found != _seal(sha256_of(path, size=content)):
         reason = 'is damaged: its SHA-256 differs from the one stored in it'
-        raise ValueError(f'path: {path!r} {reason}')
+        raise InputError(f'path: {path!r} {reason}')

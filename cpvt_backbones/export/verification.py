@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.export.exported import ExportedModel
 from cpvt_backbones.inference.predictors import Predictor
 from cpvt_backbones.inference.sizes import resize
@@ -257,22 +258,22 @@ def _compare(kind: str, found: Prediction, expected: Prediction) -> tuple[float,
 
 def _difference(kind: str, found: np.ndarray, expected: np.ndarray) -> float:
     if found.shape != expected.shape:
-        raise ValueError(f'shape {found.shape} instead of {expected.shape}')
+        raise InputError(f'shape {found.shape} instead of {expected.shape}')
     if kind == 'segmentation':
         return float((found != expected).mean())
     difference = float(np.abs(found - expected).max())
     if not np.isfinite(difference):
-        raise ValueError('not finite')
+        raise InputError('not finite')
     return difference / max(1.0, float(np.abs(expected).max())) if kind == 'logits' else difference
 
 
 def _compare_boxes(found: Prediction, expected: Prediction) -> tuple[float, int]:
     count = len(expected['boxes'])
     if len(found['boxes']) != count:
-        raise ValueError(f'{len(found["boxes"])} boxes instead of {count}')
+        raise InputError(f'{len(found["boxes"])} boxes instead of {count}')
     difference = match_boxes(found, expected)
     if not np.isfinite(difference):
-        raise ValueError('boxes, labels or scores differ')
+        raise InputError('boxes, labels or scores differ')
     return difference, count
 
 

@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from cpvt_backbones.errors import InputError
+
 from .predictions import Prediction, decode_mask, resize_classes
 from .sizes import fit
 from .windows import no_class, read_map
@@ -104,7 +106,7 @@ def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
     classes = seg_map[~missing]
     seg_map = np.where(missing, 0, seg_map)
     if seg_map.max() >= len(colours):
-        raise ValueError(f'palette must have a colour for class {seg_map.max()}')
+        raise InputError(f'palette must have a colour for class {seg_map.max()}')
     pixels = np.bincount(classes)
     background = [label for label, name in enumerate(names) if name.lower() in BACKGROUND]
     tinted = cv2.addWeighted(rgb, 1 - OPACITY, colours.take(seg_map, axis=0), OPACITY, 0)

@@ -18,7 +18,8 @@ from filelock import Timeout
 from rich.progress import MofNCompleteColumn, Progress
 
 from cpvt_backbones.checkpoints import atomic_write, lock_file, read_json
-from cpvt_backbones.layers.checks import check_fraction, check_path
+from cpvt_backbones.checks import check_fraction, check_path
+from cpvt_backbones.errors import InputError, InputTypeError
 
 from .images import ImageError, ImageInput, each_image, image_size
 from .inferencer import Inferencer, Result
@@ -134,7 +135,7 @@ def predict_to_folder(
     given: Any = inferencer
     if not isinstance(given, Inferencer):
         advice = "such as Inferencer(checkpoint='NAME')"
-        raise TypeError(f'inferencer must be an Inferencer, {advice}, got {given!r:.100}')
+        raise InputTypeError(f'inferencer must be an Inferencer, {advice}, got {given!r:.100}')
     check_fraction(score_thr=score_thr)
     if ann is not None:
         check_path(ann=ann)
@@ -196,14 +197,14 @@ def merge_shards(
 def shard_folder(folder: Path, shard: Shard) -> Path:
     """Where a shard's output is; ``ValueError`` for a wrong shard."""
     if not 0 <= shard[0] < shard[1]:
-        raise ValueError(f'shard must be (i, n) with 0 <= i < n, got {shard!r}')
+        raise InputError(f'shard must be (i, n) with 0 <= i < n, got {shard!r}')
     return folder / f'shard-{shard[0]}-of-{shard[1]}'
 
 
 def _output_folder(out_dir: str | os.PathLike[str]) -> Path:
     check_path(out_dir=out_dir)
     if not os.fspath(out_dir) or '\0' in os.fspath(out_dir):
-        raise ValueError(f'out_dir must be the path of a folder, got {os.fspath(out_dir)!r}')
+        raise InputError(f'out_dir must be the path of a folder, got {os.fspath(out_dir)!r}')
     return Path(out_dir)
 
 
@@ -221,14 +222,14 @@ def _inputs(
     for image in each_image(images):
         if not isinstance(image, (str, os.PathLike)):
             advice = 'Inferencer.predict and Inferencer.stream take arrays'
-            raise TypeError(f'images must be files, got {type(image).__name__}; {advice}')
+            raise InputTypeError(f'images must be files, got {type(image).__name__}; {advice}')
         real = Path(os.path.realpath(image))
         if any(real.is_relative_to(own) for own in outputs):
             skipped.append(str(image))
         else:
             kept.setdefault(os.path.abspath(image), Path(image))
     if skipped and not kept:
-        raise ValueError(
+        raise InputError(
             f'inputs: all {len(skipped)} images, such as {skipped[0]!r}, lie in the output folder'
             f' {str(folder)!r}; choose another folder'
         )
@@ -249,7 +250,7 @@ def _write_to(folder: Path, run: Callable[[], Summary]) -> Summary:
             return run()
     except Timeout as error:
         busy = str(Path(error.lock_file).parent)
-        raise ValueError(
+        raise InputError(
             f'out_dir: another process is writing to {busy!r}; choose another folder'
         ) from None
     except OSError as error:
@@ -367,11 +368,11 @@ def _find_shards(folder: Path) -> list[Path]:
     counts = {path.name.rpartition('-')[2] for path in folder.glob('shard-*-of-*')}
     if len(counts) != 1 or not (number := counts.pop()).isdecimal():
         found = f'of {" and ".join(sorted(counts))} shards' if counts else 'of no shard'
-        raise ValueError(f'out_dir: {str(folder)!r} has predictions {found}; predict them first')
+        raise InputError(f'out_dir: {str(folder)!r} has predictions {found}; predict them first')
     shards = [shard_folder(folder, (i, int(number))) for i in range(int(number))]
     for i, shard in enumerate(shards):
         if not all((shard / name).is_file() for name in (RUN_FILE, *RESULT_FILES)):
-            raise ValueError(
+            raise InputError(
                 f'out_dir: shard {i} of {number} in {str(folder)!r} has not ended; start it again'
             )
     return shards
@@ -453,7 +454,7 @@ def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> 
             change = f'{key} was {old!r}, is {new!r}'
             changes.append(change if len(change) < 80 else f'another {key}')
     if changes:
-        raise ValueError(
+        raise InputError(
             f'out_dir: {str(folder)!r} has predictions of other settings ({", ".join(changes)});'
             ' choose another folder, or overwrite=True to replace them'
         )
@@ -464,7 +465,7 @@ def _refuse_foreign(folder: Path) -> None:
     files = [file for name in IMAGE_FOLDERS for file in sorted(folder.glob(f'{name}/*'))]
     files += [folder / name for name in RESULT_FILES if os.path.lexists(folder / name)]
     if files:
-        raise ValueError(
+        raise InputError(
             f'out_dir: {str(folder)!r} has files that no earlier run wrote, such as'
             f' {str(files[0])!r}; choose another folder, or move them'
         )

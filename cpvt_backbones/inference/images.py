@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.value_range import ARRAY_SUFFIX, ValueRangeError, size_of
 
 READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of a decompression bomb
@@ -32,7 +33,7 @@ DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
 _BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
 
 
-class ImageError(ValueError):
+class ImageError(InputError):
     """Raised for an image that cannot be used; the message has its path or name, and the reason.
 
     Args:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from mmengine.logging import print_log
 
-from cpvt_backbones.layers.checks import check_choice, check_fraction
+from cpvt_backbones.checks import check_choice, check_fraction
+from cpvt_backbones.errors import InputError, InputTypeError
 from cpvt_backbones.toolboxes import TOOLBOXES, ConfigInput
 from cpvt_backbones.value_range import ValueRange
 
@@ -191,13 +192,13 @@ class Inferencer(FromCheckpoint):
         self.read_limit = read_limit
         if predictor is None:
             if checkpoint is None:
-                raise ValueError('checkpoint is needed, or a predictor')
+                raise InputError('checkpoint is needed, or a predictor')
             predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=device, dtype=dtype)
         elif cfg is not None or checkpoint is not None:
-            raise ValueError('predictor excludes cfg and checkpoint')
+            raise InputError('predictor excludes cfg and checkpoint')
         elif dtype not in ('auto', 'float32'):
             accepted = "'auto' or 'float32' with an exported file or a predictor"
-            raise ValueError(f'dtype must be {accepted}, got {dtype!r}')
+            raise InputError(f'dtype must be {accepted}, got {dtype!r}')
         check_choice([one.task for one in TOOLBOXES.values()], **{'predictor.task': predictor.task})
         self.predictor: Predictor = predictor
         self.value_range: ValueRange | None = getattr(predictor, 'value_range', None)
@@ -244,7 +245,7 @@ class Inferencer(FromCheckpoint):
             Exception: The model raised it on this image.
         """
         if isinstance(image, (list, tuple)):
-            raise TypeError(
+            raise InputTypeError(
                 f'image must be one image, got a {type(image).__name__}; Inferencer.predict takes'
                 ' several'
             )

@@ -15,7 +15,8 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from cpvt_backbones.checkpoints import atomic_write, flush_to_disk, parse_json
-from cpvt_backbones.layers.checks import is_int, is_number
+from cpvt_backbones.checks import is_int, is_number
+from cpvt_backbones.errors import InputError
 
 from .images import file_stamp
 from .inferencer import Result
@@ -202,7 +203,7 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
         names = {image['file_name']: image['id'] for image in content['images']}
         categories = {category['name']: category['id'] for category in content['categories']}
     except (KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(
+        raise InputError(
             f'ann: {str(ann)!r} is no COCO JSON ({type(error).__name__}: {error})'
         ) from error
     found = {}
@@ -216,7 +217,7 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
     for kind, lacking in (('image', lost), ('category', unknown)):
         if lacking:
             missing = f'{lacking[0]!r} ({len(lacking)} are missing)'
-            raise ValueError(f'ann: {str(ann)!r} has no {kind} {missing}')
+            raise InputError(f'ann: {str(ann)!r} has no {kind} {missing}')
     return Ids(found, {label: categories[name] for label, name in enumerate(classes)})
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from cpvt_backbones.errors import InputError
+
 from .images import ImageError
 from .predictors import Predictor
 from .tiles import (
@@ -166,7 +168,7 @@ def _run_tiles(
 def _check_finite(**values: Any) -> None:
     for name, array in values.items():
         if not np.isfinite(array).all():
-            raise ValueError(f'{name} must be finite, got NaN or infinite values')
+            raise InputError(f'{name} must be finite, got NaN or infinite values')
 
 
 def _highest(outputs: list[dict[str, Any]]) -> float | None:

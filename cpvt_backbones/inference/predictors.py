@@ -31,13 +31,14 @@ from cpvt_backbones.checkpoints import (
     locate_checkpoint,
     naming_file,
 )
-from cpvt_backbones.layers.checks import (
+from cpvt_backbones.checks import (
     check_by_keyword,
     check_choice,
     check_device,
     check_gpu,
     check_keywords,
 )
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import (
     SIZE_ARGUMENTS,
     ConfigInput,
@@ -213,7 +214,7 @@ def _config_of(checkpoint: str | os.PathLike[str]) -> Path:
     if shipped is None:
         fault = f'{str(checkpoint)!r} is none of the weights that come with the package'
         advice = similar_names(str(checkpoint))
-        raise ValueError(f'cfg is needed with checkpoint: {fault}{advice}')
+        raise InputError(f'cfg is needed with checkpoint: {fault}{advice}')
     return shipped.config_file
 
 
@@ -310,7 +311,7 @@ def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
     steps = [step for step in dataset.get('pipeline', ()) if step_name(step) != 'LoadAnnotations']
     names = [step_name(step) for step in steps]
     if 'LoadImageFromFile' not in names:
-        raise ValueError(
+        raise InputError(
             f'cfg.test_dataloader.dataset.pipeline must have a LoadImageFromFile, got {names}'
         )
     first = names.index('LoadImageFromFile')

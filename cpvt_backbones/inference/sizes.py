@@ -19,7 +19,8 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from cpvt_backbones.checkpoints import atomic_write, locate_checkpoint, read_json
-from cpvt_backbones.layers.checks import check_int, is_int, is_number
+from cpvt_backbones.checks import check_int, is_int, is_number
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, step_name
 from cpvt_backbones.weights import sha256_of, shipped_weights
 
@@ -87,12 +88,12 @@ class GoodSizes:
         try:
             stored = read_json(file)
         except ValueError as error:
-            raise ValueError(f'checkpoint: {error}; delete it or write it again') from error
+            raise InputError(f'checkpoint: {error}; delete it or write it again') from error
         sha256 = stored.pop('sha256', None)
         numbers = [value for key, value in stored.items() if key != 'metric']
         if stored.keys() != cls.__annotations__.keys() or not all(map(is_number, numbers)):
             accepted = 'it must have metric, and the numbers low, high, side and zoom'
-            raise ValueError(
+            raise InputError(
                 f'checkpoint: {str(file)!r} is damaged: {accepted}; delete it or write it again'
             )
         if sha256 == sha256_of(weights):
@@ -134,7 +135,7 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
     """
     if long_side is not None:
         if scale is not None:
-            raise ValueError(
+            raise InputError(
                 f'scale and long_side exclude each other, got scale={scale!r},'
                 f' long_side={long_side}'
             )
@@ -151,7 +152,7 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
     advice, given = '', cast(Any, scale)
     if is_int(given) and given >= 1:
         advice = f'; long_side={scale} is a side in px, scale={scale}.0 a factor'
-    raise ValueError(f'scale must be {accepted}, got {scale!r}{advice}')
+    raise InputError(f'scale must be {accepted}, got {scale!r}{advice}')
 
 
 class Sizing:
@@ -178,7 +179,7 @@ class Sizing:
         wants_test_scale = scale in (None, 'config')
         if not _are_known(self.steps, task):
             if wants_test_scale:
-                raise ValueError(
+                raise InputError(
                     "scale must be 'native', a factor or a size: the test pipeline sets it by"
                     f' {self.steps}, and known for {task} are {", ".join(_known_steps(task))}'
                 )
@@ -367,7 +368,7 @@ def resize(
         return image
     if not isinstance(image, np.ndarray):
         if interpolation != 'bilinear' or backend == 'pillow':
-            raise ValueError(
+            raise InputError(
                 'scale must be given: an image read by windows is resized by bilinear (cv2), the'
                 f' test pipeline resizes by {interpolation} ({backend or "cv2"})'
             )

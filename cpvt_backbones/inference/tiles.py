@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cpvt_backbones.layers.checks import check_int
+from cpvt_backbones.checks import check_int
+from cpvt_backbones.errors import InputError
 
 # minimum IoU of two boxes of one object; of two parts, within the area that both tiles cover
 SAME_OBJECT = 0.5
@@ -37,13 +38,13 @@ class Bounds:
     def __post_init__(self) -> None:
         check_int(batch_size=self.batch_size, max_pixels=self.max_pixels, tile_size=self.tile_size)
         if not 0 <= self.overlap < self.tile_size:
-            raise ValueError(
+            raise InputError(
                 f'overlap must be at least 0 and below tile_size={self.tile_size}, got'
                 f' {self.overlap}'
             )
         if self.tile_size**2 > self.max_pixels:
             tile = f'{self.tile_size} x {self.tile_size}'
-            raise ValueError(
+            raise InputError(
                 f'tile_size: a tile of {tile} has more pixels than max_pixels={self.max_pixels}'
             )
 

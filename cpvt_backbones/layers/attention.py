@@ -7,9 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cpvt_backbones.checks import check_bool, check_int, check_probability
+from cpvt_backbones.errors import InputError
+
 from .axial_bias import AxialBias, is_trained, parts_of, stores_bias
 from .blocked_attention import attend_in_blocks, suits_blocks
-from .checks import check_bool, check_int, check_probability
 from .patch_embed import project_patches
 from .tokens import (
     Grid,
@@ -193,7 +195,7 @@ class Attention(nn.Module):
         super().__init__()
         check_int(embed_dims=dim, num_heads=num_heads)
         if dim % num_heads:
-            raise ValueError(
+            raise InputError(
                 f'num_heads must divide embed_dims, got num_heads={num_heads} for embed_dims={dim}'
             )
         check_probability(attn_drop=attn_drop)
@@ -513,7 +515,7 @@ class SpatialReductionAttention(Attention):
         rotate: Rotate | None,
     ) -> Tensor:
         if bias is not None and self.sr_ratio > 1:
-            raise ValueError(
+            raise InputError(
                 'bias must be None: spatial-reduction attention has fewer keys than queries'
             )
         return super().attended(x, grid, num_prefix, qk, bias, rotate)

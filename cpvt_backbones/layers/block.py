@@ -4,8 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cpvt_backbones.checks import check_choice, check_int, check_positive, check_probability
+
 from .attention import Bias, Rotate, drop_out
-from .checks import check_choice, check_int, check_positive, check_probability
 from .tokens import Grid, ceil_div, is_recording
 
 

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import check_bool, check_choice
+from cpvt_backbones.checks import check_bool, check_choice
+from cpvt_backbones.errors import InputError
+
 from .position import PositionEncoding, Stage, StageTokens, register_position
 from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
 
@@ -128,7 +130,7 @@ def stored_grid(value: Any) -> Grid | None:
         return None
     whole = isinstance(value, Tensor) and value.shape == (2,) and not value.is_floating_point()
     if not whole or min(value.tolist()) < 1:
-        raise ValueError(f'the grid of a table must be two positive integers, got {value!r}')
+        raise InputError(f'the grid of a table must be two positive integers, got {value!r}')
     height, width = value.tolist()
     return height, width
 
@@ -159,7 +161,7 @@ def table_layout(
         skip = entries - stored[0] * stored[1]
         if skip in (*usual, *unusual):
             return skip, stored
-        raise ValueError(f'{entries} entries do not fit a grid of {show_grid(stored)}')
+        raise InputError(f'{entries} entries do not fit a grid of {show_grid(stored)}')
     for skips in (usual, unusual):
         layouts = _layouts(entries, grid, skips)
         if len(layouts) == 1:
@@ -167,7 +169,7 @@ def table_layout(
         if layouts:
             differ = len({skip for skip, _ in layouts}) > 1
             shown = (show_grid(one) + (f' after {skip}' if differ else '') for skip, one in layouts)
-            raise ValueError(f'{entries} entries may be {" or ".join(shown)}')
+            raise InputError(f'{entries} entries may be {" or ".join(shown)}')
     return None
 
 

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .checks import check_int
+from cpvt_backbones.checks import check_int
+
 from .tokens import Grid, is_symbolic, map_to_tokens, pad_to_multiple
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from .checks import (
+from cpvt_backbones.checks import (
     check,
     check_bool,
     check_choice,
@@ -18,6 +18,8 @@ from .checks import (
     is_int,
     is_sequence,
 )
+from cpvt_backbones.errors import InputError
+
 from .position import PositionEncoding, Stage, StageTokens, register_position
 from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
 
@@ -115,7 +117,7 @@ class PEG(nn.Module):
         """Return the grid of the result: ``grid`` with zero padding, and a smaller one without."""
         if self.shrink and min(grid) <= self.shrink:
             least = f"{self.shrink} x {self.shrink} tokens when PEG has padding='none'"
-            raise ValueError(
+            raise InputError(
                 f'grid must be larger than {least} (it shrinks by that), got {grid[0]} x {grid[1]}'
             )
         return grid[0] - self.shrink, grid[1] - self.shrink
@@ -150,15 +152,15 @@ class PEG(nn.Module):
 
     def _check_tokens(self, tokens: Tensor, grid: Grid) -> None:
         if isinstance(grid, int):
-            raise ValueError(f'grid must be (height, width) in tokens, got {grid!r}')
+            raise InputError(f'grid must be (height, width) in tokens, got {grid!r}')
         if tokens.dim() != 3 or tokens.shape[1] != grid[0] * grid[1] or tokens.shape[2] != self.dim:
-            raise ValueError(
+            raise InputError(
                 f'tokens must be (B, {grid[0]} * {grid[1]}, {self.dim}) for grid={tuple(grid)}, '
                 f'got shape {tuple(tokens.shape)}'
             )
         height, width = self.out_grid(grid)
         if self.training and self.norm is not None and tokens.shape[0] * height * width == 1:
-            raise ValueError(
+            raise InputError(
                 f'norm must be None to train PEG on fewer than two tokens, got {self.norm!r}'
             )
 
@@ -264,7 +266,7 @@ class PEGPosition(PositionEncoding):
         super().__init__()
         check_choice(('qkv', 'qk'), target=target)
         if target == 'qk' and padding == 'none':
-            raise ValueError(
+            raise InputError(
                 "padding must be 'zero' with target='qk' (queries must keep their map's size), got"
                 " 'none'"
             )
@@ -305,14 +307,14 @@ class PEGPosition(PositionEncoding):
             blocks = list(named)  # type: ignore[arg-type]
         for block in blocks:
             if not is_int(block) or not -1 <= block <= last:
-                raise ValueError(
+                raise InputError(
                     f'after_blocks must hold integers in [-1, {last}], got {block!r} in {named!r}'
                 )
         if not blocks:
             accepted = f'at least one block in [-1, {last}] (use position=None for no encoding)'
-            raise ValueError(f'after_blocks must name {accepted}, got {named!r}')
+            raise InputError(f'after_blocks must name {accepted}, got {named!r}')
         if len(set(blocks)) != len(blocks):
-            raise ValueError(f'after_blocks must name each block once, got {named!r}')
+            raise InputError(f'after_blocks must name each block once, got {named!r}')
         return sorted(blocks)
 
     def _peg(self, target: str, stage: int, block: int) -> Any:

@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import Arrange
-from .axial_bias import AxialBias
-from .checks import (
+from cpvt_backbones.checks import (
     check_choice,
     check_int,
     check_keywords,
@@ -22,6 +20,10 @@ from .checks import (
     is_sequence,
     list_of_dicts,
 )
+from cpvt_backbones.errors import InputError, InputTypeError
+
+from .attention import Arrange
+from .axial_bias import AxialBias
 from .tokens import Grid, is_exporting
 
 StageTokens = tuple[Tensor, Tensor | None, Grid]
@@ -342,15 +344,17 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
     given: Any = name
     if isinstance(given, type):  # @register_position without a name
         written = f"@register_position('{given.__name__}')"
-        raise TypeError(f'name must be a text: write {written}, got the class {given.__name__}')
+        raise InputTypeError(
+            f'name must be a text: write {written}, got the class {given.__name__}'
+        )
     if not isinstance(given, str):
-        raise TypeError(f'name must be a text, got {given!r}')
+        raise InputTypeError(f'name must be a text, got {given!r}')
 
     def register(cls: type[PositionEncoding]) -> type[PositionEncoding]:
         _check_encoding(cls)
         taken = POSITIONS.get(name)
         if taken is not None and _place_of(taken) != _place_of(cls):
-            raise ValueError(
+            raise InputError(
                 f'name must be new, got {name!r}, taken by {".".join(_place_of(taken))}'
             )
         POSITIONS[name] = cls
@@ -371,23 +375,23 @@ def _place_of(cls: type) -> tuple[str, str]:
 
 def _check_encoding(cls: Any) -> None:
     if not isinstance(cls, type) or not issubclass(cls, PositionEncoding):
-        raise TypeError(f'register_position takes a subclass of PositionEncoding, got {cls!r}')
+        raise InputTypeError(f'register_position takes a subclass of PositionEncoding, got {cls!r}')
     attribute = getattr(cls, 'attribute', None)
     if not isinstance(attribute, str) or not attribute.isidentifier():
         accepted = 'the name of the encoding in the trunk, a Python identifier'
-        raise ValueError(f'{cls.__name__}.attribute must be {accepted}, got {attribute!r}')
+        raise InputError(f'{cls.__name__}.attribute must be {accepted}, got {attribute!r}')
     for other in POSITIONS.values():
         shipped = other.__module__.startswith('cpvt_backbones.')
         if shipped and other.attribute == attribute and not issubclass(cls, other):
             # Loading handles weights under these names.
             fault = f'got {attribute!r}, that of {other.__name__}'
-            raise ValueError(f'{cls.__name__}.attribute must be a new name, {fault}')
+            raise InputError(f'{cls.__name__}.attribute must be a new name, {fault}')
     for flag, method in (('has_bias', 'attention_bias'), ('has_rotation', 'rotate')):
         given = bool(getattr(cls, flag))
         overridden = overrides(cls, method)
         if given != overridden:
             fault = f'as the class {"overrides" if overridden else "does not override"} {method}'
-            raise ValueError(f'{cls.__name__}.{flag} must be {overridden} {fault}, got {given}')
+            raise InputError(f'{cls.__name__}.{flag} must be {overridden} {fault}, got {given}')
 
 
 def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, PositionEncoding]:
@@ -437,7 +441,7 @@ class SinCos(PositionEncoding):
         check_positive(above=1, temperature=temperature)
         for stage in stages:
             if stage.dim % 4:
-                raise ValueError(
+                raise InputError(
                     f'embed_dims must be a multiple of 4 for a 2D sin-cos encoding, got {stage.dim}'
                 )
         self.temperature = temperature
@@ -630,14 +634,14 @@ def axial_products(
 def _check_all_keys(name: str, index: int, stage: Stage) -> None:
     if stage.sr_ratio > 1:
         where = f'where attention reduces its keys spatially, got it for stage {index}'
-        raise ValueError(f'position type must not be {name!r} {where}')
+        raise InputError(f'position type must not be {name!r} {where}')
 
 
 def resolve_grid(name: str, value: Any) -> Grid:
     """Turn a side, or (height, width), in tokens into (height, width)."""
     sides = (value, value) if is_int(value) else value
     if not is_sequence(sides) or len(sides) != 2 or not all(is_int(s) and s > 0 for s in sides):
-        raise ValueError(
+        raise InputError(
             f'{name} must be a positive integer or (height, width) in tokens, got {value!r}'
         )
     return sides[0], sides[1]

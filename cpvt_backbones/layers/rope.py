@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cpvt_backbones.checks import check, check_choice, check_positive
+from cpvt_backbones.errors import InputError
+
 from .attention import Arrange
-from .checks import check, check_choice, check_positive
 from .position import PositionEncoding, Stage, register_position, resolve_grid
 from .tokens import Grid, ceil_div
 
@@ -92,7 +94,7 @@ class RoPE(PositionEncoding):
         if rescale_coords is not None:
             check_positive(above=1, rescale_coords=rescale_coords)
         if grid is not None and mode != 'pe':
-            raise ValueError(f"grid must be None but with mode='pe', got {grid!r} for {mode!r}")
+            raise InputError(f"grid must be None but with mode='pe', got {grid!r} for {mode!r}")
         self.grid = None if grid is None else resolve_grid('grid', grid)
         self.mode, self.rescale_coords, self.stages = mode, rescale_coords, tuple(stages)
         for stage in stages:

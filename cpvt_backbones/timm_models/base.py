@@ -21,7 +21,8 @@ from cpvt_backbones.checkpoints import (
     read_checkpoint,
     weights_in,
 )
-from cpvt_backbones.layers.checks import check_choice, check_int, check_probability
+from cpvt_backbones.checks import check_choice, check_int, check_probability
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import map_to_tokens, tokens_to_map
 
@@ -204,10 +205,10 @@ class TimmModel(Backbone):
         wanted, _ = feature_take_indices(len(self.feature_info), indices)
         built = self._built_features()
         if not set(wanted) <= set(built):
-            raise ValueError(f'indices must be among those built, {built}, got {wanted}')
+            raise InputError(f'indices must be among those built, {built}, got {wanted}')
         if sizes := self._sizes_in_batch(x):
             if output_fmt != 'NCHW' or output_dict or not intermediates_only:
-                raise ValueError(
+                raise InputError(
                     "valid_sizes must be None unless output_fmt='NCHW', intermediates_only=True"
                     ' and output_dict=False'
                 )

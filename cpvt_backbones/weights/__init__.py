@@ -1,7 +1,8 @@
 """Trained weights that come with the package, by name.
 
 ``<name>.safetensors`` has the weights in fp16, ``<name>.md`` their data and its terms, recipe and
-accuracy, and ``index.json`` their model and hash. Nothing here imports the rest of the package.
+accuracy, and ``index.json`` their model and hash. Nothing here imports the rest of
+the package but its errors.
 """
 
 import difflib
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+from cpvt_backbones.errors import InputError
 
 FOLDER = Path(__file__).parent
 
@@ -60,7 +63,7 @@ class ShippedWeights:
             )
         if (digest := sha256_of(path)) != self.sha256:
             fault = f'is damaged (SHA-256 {digest[:12]}..., not {self.sha256[:12]}...)'
-            raise ValueError(f'{self.name!r}: {str(path)!r} {fault}; install the package again')
+            raise InputError(f'{self.name!r}: {str(path)!r} {fault}; install the package again')
         return path
 
 
@@ -130,7 +133,7 @@ def find_shipped(name: str) -> ShippedWeights:
     """
     known = shipped_weights()
     if name not in known:
-        raise ValueError(
+        raise InputError(
             f'name must be one of the weights that come with the package, {list(known)}, got'
             f' {name!r}{similar_names(str(name))}'
         )

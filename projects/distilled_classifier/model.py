@@ -17,14 +17,14 @@ from mmpretrain.models import ImageClassifier
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
-from cpvt_backbones.engine.decoded import BatchRandomResizedCrop
-from cpvt_backbones.layers.checks import (
+from cpvt_backbones.checks import (
     check,
     check_fraction,
     check_int,
     is_int,
     is_sequence,
 )
+from cpvt_backbones.engine.decoded import BatchRandomResizedCrop
 
 from .resize import resize
 from .views import MAP_CHANNELS, POOLED_CHANNELS, read_teacher

@@ -16,8 +16,8 @@ from mmengine.registry import DATASETS
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.checks import check_int
 from cpvt_backbones.engine.decoded import BatchRandomResizedCrop, DecodedDataset
-from cpvt_backbones.layers.checks import check_int
 from cpvt_backbones.weights import sha256_of
 
 from .resize import resize

@@ -190,7 +190,7 @@ def told_again():
         CPVT(arch='huge')
     except ValueError as error:
         raise_elsewhere = compile('raise kind(text)', 'registry.py', 'exec')
-        exec(raise_elsewhere, dict(kind=ValueError, text=f'class `CPVT` in cpvt.py: {error}'))
+        exec(raise_elsewhere, dict(kind=type(error), text=f'class `CPVT` in cpvt.py: {error}'))
 
 
 @pytest.mark.parametrize(

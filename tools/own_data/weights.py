@@ -175,7 +175,7 @@ def _arguments(task: str, described: Mapping[str, Any], in_channels: int) -> dic
 
 def with_peg(position: Any, kind: str) -> Any:
     """The encodings of weights, and PEG if they have none: it starts as the identity."""
-    from cpvt_backbones.layers.checks import list_of_dicts
+    from cpvt_backbones.checks import list_of_dicts
 
     encodings = [dict(one) for one in list_of_dicts('position', position)]
     if any(one.get('type') == 'PEG' for one in encodings):

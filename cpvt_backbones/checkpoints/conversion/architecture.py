@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cpvt_backbones.layers.checks import list_of_dicts
+from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.layers.learned_table import prefix_tokens, table_layout
 
 from ..report import CheckpointError, ConversionReport

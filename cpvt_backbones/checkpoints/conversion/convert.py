@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from cpvt_backbones.errors import InputTypeError
 from cpvt_backbones.layers.peg import PEGPosition, identity_init
 from cpvt_backbones.layers.position import PositionEncoding
 
@@ -154,7 +155,7 @@ def convert_state_dict(
             'a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its'
             ' backbone)'
         )
-        raise TypeError(f'model must be {accepted}, got {type(model).__name__}')
+        raise InputTypeError(f'model must be {accepted}, got {type(model).__name__}')
     report = ConversionReport(target=type(model).__name__)
     weights = stored_weights(state_dict, ema=ema)
     source, found = recognise_family(weights, prefix=prefix, report=report)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from cpvt_backbones.layers.checks import check_choice
+from cpvt_backbones.checks import check_choice
 
 from ..report import CheckpointError, ConversionReport
 

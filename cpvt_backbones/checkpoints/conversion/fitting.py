@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cpvt_backbones.layers.checks import is_int, is_sequence
+from cpvt_backbones.checks import is_int, is_sequence
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers.learned_table import (
     LearnedTable,
     grid_key,
@@ -70,7 +71,7 @@ def _known_grids(
             or not all(is_int(side) and side > 0 for side in pair)
         ):
             accepted = '(height, width) in tokens, or one such pair for each stage of a pyramid'
-            raise ValueError(f'table_grid must be {accepted}, got {table_grid!r}')
+            raise InputError(f'table_grid must be {accepted}, got {table_grid!r}')
         named[index] = (pair[0], pair[1])
     for key in ours:
         if match := re.match(r'pos_embed\.grid_(\d)$', key):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cpvt_backbones.layers.checks import (
+from cpvt_backbones.checks import (
     check,
     check_bool,
     check_choice,
@@ -12,6 +12,7 @@ from cpvt_backbones.layers.checks import (
     is_int,
     list_of_dicts,
 )
+from cpvt_backbones.errors import InputError
 
 from .architecture import Architecture
 
@@ -106,7 +107,7 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
         check_positive(above=1, rope_theta=values['rope_theta'])
         temperature = float(values['rope_theta'])
         if read.table_entries is not None:
-            raise ValueError(
+            raise InputError(
                 f'model_type {values["model_type"]!r} has no table, the weights have one'
             )
         arguments['position'] = dict(type='RoPE', mode='dinov3', temperature=temperature)
@@ -153,7 +154,7 @@ def _check_agreement(values: Mapping[str, Any], read: Architecture) -> None:
     for name, value in shown.items():
         found = values.get(name, value)
         if found != value and not (name == 'patch_size' and found == [patch, patch]):
-            raise ValueError(f'{name} must be {value} as in the weights, got {found!r:.100}')
+            raise InputError(f'{name} must be {value} as in the weights, got {found!r:.100}')
 
 
 def _activation(values: Mapping[str, Any], *, gated: bool) -> str:
@@ -161,7 +162,7 @@ def _activation(values: Mapping[str, Any], *, gated: bool) -> str:
     if 'use_gated_mlp' in values:  # DINOv3; the gate of DINOv2's SwiGLU is always silu
         check_bool(use_gated_mlp=values['use_gated_mlp'])
         if values['use_gated_mlp'] != gated:
-            raise ValueError(f'use_gated_mlp must be {gated} as in the weights, got {not gated}')
+            raise InputError(f'use_gated_mlp must be {gated} as in the weights, got {not gated}')
         if gated:
             check_choice(['silu'], **{'hidden_act with use_gated_mlp': name})
     if gated:
@@ -181,7 +182,7 @@ def _set_grid(values: Mapping[str, Any], arguments: dict[str, Any], wanted: int)
     entries = height * width + prefix
     if entries != wanted:
         fault = f"that of the weights' table of {wanted} entries"
-        raise ValueError(
+        raise InputError(
             f'{name} must be {fault}, got {values[name]!r:.100}: {entries} entries with patches of'
             f' {patch} px'
         )
@@ -219,7 +220,7 @@ def _set_windows(values: Mapping[str, Any], read: Architecture) -> None:
     for name, found in zip(flags, (read.table_entries is not None, bool(relative)), strict=True):
         check_bool(**{name: values[name]})
         if values[name] != found:
-            raise ValueError(f'{name} must be {found} as in the weights, got {values[name]}')
+            raise InputError(f'{name} must be {found} as in the weights, got {values[name]}')
     read.unclear.pop('position', None)
     wanted = _windows(values, arguments['arch']['depth'], is_sam=is_sam)
     if relative:
@@ -265,7 +266,7 @@ def _grid_of_tables(
         if found != wanted:
             name = 'window_size' if windowed else 'image_size'
             fault = f'{values[name]!r:.100}: {wanted[0]} x {wanted[1]} tokens'
-            raise ValueError(
+            raise InputError(
                 f'{name} must be that of the relative positions of block {block}, for'
                 f' {found[0]} x {found[1]} tokens, got {fault}'
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from cpvt_backbones.layers.checks import check_path
+from cpvt_backbones.checks import check_path
 from cpvt_backbones.weights import sha256_of, shipped_file, shipped_weights, similar_names
 
 from ..report import CheckpointError, shorten

@@ -5,6 +5,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from cpvt_backbones.errors import InputError
+
 MAX_JSON = 64 << 20  # bytes
 
 
@@ -19,7 +21,7 @@ def read_json(file: str | PathLike[str]) -> dict[str, Any]:
     with Path(file).open('rb') as stream:
         content = stream.read(MAX_JSON + 1)
     if len(content) > MAX_JSON:
-        raise ValueError(f'{name} is damaged: it has more than {MAX_JSON >> 20} MiB')
+        raise InputError(f'{name} is damaged: it has more than {MAX_JSON >> 20} MiB')
     return parse_json(content, name)
 
 
@@ -37,10 +39,10 @@ def parse_json(content: bytes | str, name: str) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except RecursionError as error:
-        raise ValueError(f'{name} is damaged: it is nested too deep') from error
+        raise InputError(f'{name} is damaged: it is nested too deep') from error
     except ValueError as error:
-        raise ValueError(f'{name} is damaged: it is not JSON ({error})') from error
+        raise InputError(f'{name} is damaged: it is not JSON ({error})') from error
     if not isinstance(found, dict):
         kind = type(found).__name__
-        raise ValueError(f'{name} is damaged: it must hold a JSON object, got a {kind}')
+        raise InputError(f'{name} is damaged: it must hold a JSON object, got a {kind}')
     return found

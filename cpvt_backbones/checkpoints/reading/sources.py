@@ -15,6 +15,8 @@ from urllib.request import Request, urlopen
 import torch
 from mmengine.logging import print_log
 
+from cpvt_backbones.errors import InputError
+
 from ..report import CheckpointError
 from .json_files import read_json
 from .writing import atomic_write
@@ -168,9 +170,9 @@ def _download(url: str, file: Path, wanted: str) -> None:
             part.write(chunk)
         length = response.headers.get('Content-Length') or str(size)
         if length != str(size):
-            raise ValueError(f'the answer ended after {size:,} of {length} bytes')
+            raise InputError(f'the answer ended after {size:,} of {length} bytes')
         if not start.startswith((b'PK', b'\x80')) and start[8:9] != b'{':
-            raise ValueError(f'the answer is no checkpoint; it begins with {start!a}')
+            raise InputError(f'the answer is no checkpoint; it begins with {start!a}')
         if not found.hexdigest().startswith(wanted):
             fault = f'the SHA-256 of the answer is {found.hexdigest()}, not {wanted}'
             if len(wanted) < 64:
@@ -178,7 +180,7 @@ def _download(url: str, file: Path, wanted: str) -> None:
                     f' as in its name; if the name has another meaning, such as a commit, append'
                     f' #sha256={found.hexdigest()} to the address'
                 )
-            raise ValueError(fault)
+            raise InputError(fault)
 
 
 def _fetch_timm(name: str) -> Path:

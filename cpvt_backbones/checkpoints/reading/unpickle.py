@@ -18,6 +18,8 @@ import torch
 from mmengine.logging import HistoryBuffer
 from torch import Tensor, nn
 
+from cpvt_backbones.errors import InputError
+
 from ..report import CheckpointError
 from .opcodes import STAND_INS, PickleScan, Refused
 
@@ -114,13 +116,13 @@ def _check_pickles(file: Path) -> None:
             members = archive.infolist()
             _check_kind([member.filename for member in members])
             if any(member.compress_type not in _COMPRESSIONS for member in members):
-                raise ValueError('it is compressed by a method that torch does not know')
+                raise InputError('it is compressed by a method that torch does not know')
             if any(member.external_attr & FOLDER for member in members):
-                raise ValueError('a record in it is marked as a folder, which torch does not read')
+                raise InputError('a record in it is marked as a folder, which torch does not read')
             if sum(member.file_size for member in members) > file.stat().st_size:
-                raise ValueError('it would unpack to more than its size')
+                raise InputError('it would unpack to more than its size')
             if damaged := archive.testzip():
-                raise ValueError(f'wrong checksum of {damaged}')
+                raise InputError(f'wrong checksum of {damaged}')
             pickles = [member for member in members if member.filename.lower().endswith('.pkl')]
             if sum(member.file_size for member in pickles) > MAX_PICKLE:
                 raise Refused(f'its pickle has more than {MAX_PICKLE >> 20} MiB')
@@ -155,17 +157,17 @@ def _check_directory(stream: IO[bytes]) -> None:
     stream.seek(max(0, size - 98))
     tail = stream.read().rjust(98, b'\0')
     if tail[-22:-18] != b'PK\x05\x06' or tail[-2:] != b'\0\0':
-        raise ValueError(_NO_END)
+        raise InputError(_NO_END)
     if tail[-42:-38] == b'PK\x06\x07':  # torch writes the records of large archives always
         if tail[:4] != b'PK\x06\x06' or struct.unpack('<Q', tail[-34:-26]) != (size - 98,):
-            raise ValueError(_NO_END)
+            raise InputError(_NO_END)
         end = size - 98
         length, start = struct.unpack('<2Q', tail[40:56])
     else:
         end = size - 22
         length, start = struct.unpack('<2L', tail[-10:-2])
     if start + length != end:
-        raise ValueError('its list of files is not at its end')
+        raise InputError('its list of files is not at its end')
     if length > MAX_DIRECTORY:
         raise Refused(f'its list of files has more than {MAX_DIRECTORY >> 20} MiB')
 
@@ -190,7 +192,7 @@ class _Cleaner:
         if self._values > MAX_VALUES:
             raise Refused(f'it has more than {MAX_VALUES:,} values')
         if len(path) > MAX_DEPTH:
-            raise ValueError(f'it is nested more than {MAX_DEPTH} levels deep, or refers to itself')
+            raise InputError(f'it is nested more than {MAX_DEPTH} levels deep, or refers to itself')
         if isinstance(value, Tensor):
             return self._checked(value, '.'.join(map(str, path))[:200] or 'the tensor')
         if isinstance(value, StandIn):
@@ -218,17 +220,17 @@ class _Cleaner:
 
     def _checked(self, tensor: Tensor, name: str) -> Tensor:
         if type(tensor) not in (Tensor, nn.Parameter):
-            raise ValueError(f'{name} is a {type(tensor).__name__}, not a tensor')
+            raise InputError(f'{name} is a {type(tensor).__name__}, not a tensor')
         tensor = Tensor.detach(tensor)  # without attributes, which could take the place of methods
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != 'cpu':
-            raise ValueError(f'{name} is no dense tensor')
+            raise InputError(f'{name} is no dense tensor')
         if tensor.dim() > MAX_DIMS:
             raise Refused(f'{name} has {tensor.dim()} dimensions; at most {MAX_DIMS} are read')
         # A repeated value takes four bytes in a file, and any amount once it is copied.
         stored = tensor.untyped_storage().nbytes()
         self._repeated += max(0, tensor.numel() * tensor.element_size() - stored)
         if stored > self._size or self._repeated > self._size:
-            raise ValueError(
+            raise InputError(
                 f'{name} of shape {tuple(tensor.shape)} takes more memory than the file has'
             )
         return tensor

@@ -14,7 +14,8 @@ from filelock import FileLock
 from safetensors.torch import save
 from torch import Tensor
 
-from cpvt_backbones.layers.checks import check_path
+from cpvt_backbones.checks import check_path
+from cpvt_backbones.errors import InputError
 
 SUFFIXES = ('.pth', '.pt', '.safetensors')
 
@@ -101,7 +102,7 @@ def check_destination(path: str | PathLike[str]) -> Path:
     """
     check_path(destination=path)
     if Path(path).suffix not in SUFFIXES:
-        raise ValueError(f'destination must end in one of {", ".join(SUFFIXES)}, got {str(path)!r}')
+        raise InputError(f'destination must end in one of {", ".join(SUFFIXES)}, got {str(path)!r}')
     return Path(path)
 
 

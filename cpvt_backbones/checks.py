@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+from cpvt_backbones.errors import InputError, InputTypeError
+
 
 def check(accepted: str, accepts: Callable[[Any], bool], **values: Any) -> None:
     """Raise ``ValueError`` for the first value that ``accepts`` refuses."""
     for name, value in values.items():
         if not accepts(value):
-            raise ValueError(f'{name} must be {accepted}, got {value!r}')
+            raise InputError(f'{name} must be {accepted}, got {value!r}')
 
 
 def is_int(value: Any) -> bool:
@@ -58,7 +60,7 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
     """Check that each value is one of ``choices``, which are strings or ``None``."""
     for name, value in values.items():
         if not isinstance(value, (str, type(None))) or value not in choices:
-            raise ValueError(
+            raise InputError(
                 f'{name} must be one of {sorted(choices, key=str)}, got {value!r}'
                 f'{did_you_mean(value, choices)}'
             )
@@ -87,7 +89,7 @@ def check_device(device: str) -> None:
         torch.device(device)
     except RuntimeError as error:  # its message lists 20 types of devices
         fault = f"device must be one of torch, such as 'cpu', 'cuda' or 'cuda:1', got {device!r}"
-        raise ValueError(fault) from error
+        raise InputError(fault) from error
 
 
 def check_gpu(device: str) -> None:
@@ -98,7 +100,7 @@ def check_gpu(device: str) -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (wanted.index or 0) >= count:
         found = f'{count} GPUs' if count else 'no GPU'
-        raise ValueError(
+        raise InputError(
             f"device must be 'cpu' or a GPU that is there, got {device!r}; torch"
             f' {torch.__version__} finds {found}'
         )
@@ -132,7 +134,7 @@ def check_keywords(
             advice = (
                 did_you_mean(name, accepted) or f'; accepted are {", ".join(accepted) or "none"}'
             )
-            raise TypeError(f'{called} has no argument {name!r}{advice}')
+            raise InputTypeError(f'{called} has no argument {name!r}{advice}')
 
 
 def check_by_keyword(cls: type, values: Sequence[Any], suggested: str) -> None:
@@ -149,14 +151,16 @@ def check_by_keyword(cls: type, values: Sequence[Any], suggested: str) -> None:
     kinds = {one.kind for one in inspect.signature(cls).parameters.values()}
     if values and kinds <= {inspect.Parameter.KEYWORD_ONLY}:
         call = f'{cls.__name__}({suggested}={values[0]!r:.100})'
-        raise TypeError(f'{cls.__name__} takes its arguments by keyword: {call}')
+        raise InputTypeError(f'{cls.__name__} takes its arguments by keyword: {call}')
 
 
 def check_path(**values: Any) -> None:
     """Check that each value is a path: text, or an ``os.PathLike``."""
     for name, value in values.items():
         if not isinstance(value, (str, os.PathLike)):
-            raise TypeError(f'{name} must be a path, a str or pathlib.Path, got {value!r:.100}')
+            raise InputTypeError(
+                f'{name} must be a path, a str or pathlib.Path, got {value!r:.100}'
+            )
 
 
 def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:
@@ -167,7 +171,7 @@ def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:
     elif isinstance(value, Mapping):
         entries = [value]
     if not is_sequence(entries) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise ValueError(
+        raise InputError(
             f'{name} must be None, a dict with a type, or a list of such dicts, got {value!r}'
         )
     return list(entries)

@@ -1,0 +1,13 @@
+"""Errors that a user can mend: a wrong argument, file or value. Anything else is a bug."""
+
+
+class InputError(ValueError):
+    """A value or file that is not accepted.
+
+    The message names the argument or file, the value it got and what is accepted. Command lines
+    print it without a traceback.
+    """
+
+
+class InputTypeError(InputError, TypeError):
+    """An argument that does not exist, is missing, or has another type than is accepted."""
