@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures setup demo app check test test-gpu test-slow test-app test-site test-peers parity lint format quick matrix docs clean always
+.PHONY: help pictures setup demo app check test test-all test-gpu test-slow test-app test-site test-peers parity lint format quick matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,11 +41,14 @@ quick:  # the names of those, for tests/matrix.py
 	@echo $(QUICK)
 
 # One thread per process: torch's thread pools would otherwise fight over the cores.
-test: $(READY)  ## run the tests, all but the slow ones
+test: $(READY)  ## run the tests of four minutes on two cores: one test of each kind
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
+test-all: $(READY)  ## run all tests but the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" $(ARGS)
+
 test-gpu: $(READY)  ## run the tests that need a GPU
-	$(BIN)/python -m pytest -q tests/test_gpu.py tests/tools/test_gpu_tools.py $(ARGS)
+	$(BIN)/python -m pytest -q -m "not slow" tests/test_gpu.py tests/tools/test_gpu_tools.py $(ARGS)
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -q -m slow --timeout 3600 $(ARGS)
@@ -70,7 +73,7 @@ $(PEERS)/.ready: $(READY)
 	@touch $@
 
 test-peers: $(PEERS)/.ready  ## run the tests of packages that are not in .venv: transformers, smp, peft, Lightning, ...
-	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -q tests/test_bridges.py tests/checkpoints/test_transformers.py $(ARGS)
+	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -q -m "not slow" tests/test_bridges.py tests/checkpoints/test_transformers.py $(ARGS)
 
 parity: $(PEERS)/.ready  ## measure the differences from timm, transformers, mm packages (half an hour); writes docs/weights_reference.md
 	$(BIN)/python tests/checkpoints/parity.py timm mmpretrain mmseg mmdet
