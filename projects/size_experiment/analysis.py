@@ -52,12 +52,14 @@ class Analysis(NamedTuple):
     """Results of one measure.
 
     ``lead`` is the table's value minus that of no encoding at the training size, ``outcomes`` the
-    change of each row with size minus that of no encoding.
+    change of each row with size minus that of no encoding, ``detectable`` the difference that a
+    contrast finds with 80 % power.
     """
 
     lead: float
     outcomes: Mapping[str, Interval]
     contrasts: Sequence[Contrast]
+    detectable: float
 
     @property
     def table_counts(self) -> bool:
@@ -105,6 +107,21 @@ def contrast(groups: Mapping[str, Sequence[float]], left: str, right: str) -> In
     return Interval(difference, difference - half, difference + half, p_value)
 
 
+def detectable(groups: Mapping[str, Sequence[float]], power: float = 0.8) -> float:
+    """Smallest difference of two groups of equal size that one contrast finds, in points.
+
+    The level is the one that Holm's correction asks of the smallest p-value, 5 % / 3. The standard
+    deviation is that of the results, so that this is a power after the fact.
+    """
+    from scipy.stats import t
+
+    freedom = sum(len(values) - 1 for values in groups.values())
+    squares = sum((len(values) - 1) * variance(values) for values in groups.values())
+    error = math.sqrt(squares / freedom * 2 / len(next(iter(groups.values()))))
+    level = LEVEL / len(CONTRASTS)
+    return float(t.ppf(1 - level / 2, freedom) + t.ppf(power, freedom)) * error
+
+
 def analyse(results: pd.DataFrame, base: float, seeds: Sequence[int]) -> Analysis:
     """Outcomes, contrasts and verdict.
 
@@ -135,4 +152,5 @@ def analyse(results: pd.DataFrame, base: float, seeds: Sequence[int]) -> Analysi
         for (left, right), interval, p_value in zip(CONTRASTS, intervals, corrected, strict=True)
     ]
     outcomes = {row: contrast(groups, row, 'none') for row in ROWS[1:]}
-    return Analysis(float(at_base['table'] - at_base['none']), outcomes, contrasts)
+    lead = float(at_base['table'] - at_base['none'])
+    return Analysis(lead, outcomes, contrasts, detectable(groups))
