@@ -424,6 +424,9 @@ class SinCos(PositionEncoding):
     Args:
         stages: Passed by the backbone; not written in a config. Widths must be multiples of 4.
         temperature: The longest wavelength is ``2 * pi * temperature`` tokens.
+        resize: What another grid than that of ``img_size`` gets: ``'continue'`` counts on, so that
+            a token has the same encoding in every grid; ``'interpolate'`` resizes the encoding of
+            ``img_size`` bicubically, as a learned table is resized.
 
     Examples:
         >>> import torch
@@ -436,19 +439,40 @@ class SinCos(PositionEncoding):
 
     attribute = 'sin_cos'
 
-    def __init__(self, stages: Sequence[Stage], *, temperature: float = 10000.0) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        temperature: float = 10000.0,
+        resize: str = 'continue',
+    ) -> None:
         super().__init__()
         check_positive(above=1, temperature=temperature)
+        check_choice(('continue', 'interpolate'), resize=resize)
         for stage in stages:
             if stage.dim % 4:
                 raise InputError(
                     f'embed_dims must be a multiple of 4 for a 2D sin-cos encoding, got {stage.dim}'
                 )
         self.temperature = temperature
+        self.resize = resize
+        self.grids = [stage.grid for stage in stages]
 
     def before_stage(
         self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid
     ) -> StageTokens:
+        own = self.grids[stage]
+        if self.resize == 'interpolate' and (is_exporting() or grid != own):
+            feature_map = self._encode(tokens, own).permute(2, 0, 1)[None]  # (1, C, h, w)
+            feature_map = F.interpolate(feature_map, size=grid, mode='bicubic', antialias=True)
+            encoding = feature_map[0].permute(1, 2, 0)
+        else:
+            encoding = self._encode(tokens, grid)
+        encoding = encoding.flatten(0, 1)  # (H * W, C)
+        return tokens + encoding.to(tokens.dtype), prefix_tokens, grid
+
+    def _encode(self, tokens: Tensor, grid: Grid) -> Tensor:
+        """The encoding (H, W, C) of a grid, counted from its top left corner."""
         dim = tokens.shape[2]
         steps = torch.arange(dim // 4, device=tokens.device, dtype=torch.float32)
         frequencies = self.temperature ** (-steps / (dim // 4))
@@ -462,8 +486,7 @@ class SinCos(PositionEncoding):
 
         rows = wave(grid[0])[:, None].expand(-1, grid[1], -1)
         columns = wave(grid[1])[None].expand(grid[0], -1, -1)
-        encoding = torch.cat((rows, columns), dim=2).flatten(0, 1)  # (H * W, C)
-        return tokens + encoding.to(tokens.dtype), prefix_tokens, grid
+        return torch.cat((rows, columns), dim=2)
 
 
 @register_position('Relative')

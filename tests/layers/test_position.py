@@ -134,6 +134,19 @@ def test_sin_cos_follows_the_formula(height, width, dim):
     assert max_difference(got - tokens, wanted.view(1, -1, dim).expand_as(got)) < 1e-5
 
 
+@pytest.mark.parametrize('new', [(4, 4), (7, 9), (2, 11), (1, 1)])
+def test_interpolated_sin_cos_is_a_resized_table(new):
+    own = (4, 4)
+    counted, resized = SinCos([stage(8)]), SinCos([stage(8)], resize='interpolate')
+    zeros = torch.zeros(1, 16, 8)
+    entries = counted.before_stage(0, zeros, None, own)[0]
+    wanted = LearnedTable([stage(8)]).resize(entries, own, new)
+    found = resized.before_stage(0, torch.zeros(1, new[0] * new[1], 8), None, new)[0]
+    assert max_difference(found, wanted) <= 1e-6
+    if new == own:
+        assert torch.equal(found, entries)
+
+
 # -- relative
 # --------------------------------------------------------------------------------------------------
 
@@ -475,10 +488,11 @@ TYPES = f'position type must be one of {sorted(POSITIONS)}, got '
         ),
         (
             dict(type='SinCos', side=3),
-            "position=dict(type='SinCos') has no argument 'side'; accepted are temperature",
+            "position=dict(type='SinCos') has no argument 'side'; accepted are temperature, resize",
         ),
         (dict(type='Learned', interpolation='nearest'), "['bicubic', 'bilinear'], got 'nearest'"),
         (dict(type='Learned', antialias='False'), "antialias must be True or False, got 'False'"),
+        (dict(type='SinCos', resize='nearest'), "['continue', 'interpolate'], got 'nearest'"),
         (dict(type='SinCos', temperature=0), 'temperature must be a finite number > 1, got 0'),
         (dict(type='SinCos', temperature=math.nan), 'must be a finite number > 1, got nan'),
         (dict(type='Relative', clip=0), 'clip must be an integer >= 1, got 0'),
