@@ -123,7 +123,7 @@ class Claim(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``short`` as a title: ``'PEG is as good as RoPE'``."""
+        """``short`` as a title: ``'Five PEGs beat one PEG'``."""
         return self.short[:1].upper() + self.short[1:]
 
 

@@ -218,7 +218,7 @@ def claims_summary(judged: Sequence[Judged], all_claims: bool) -> str:
     tested, of_paper = count_tested(judged)
     others = ', '.join(one.claim.letter for one in judged if not one.claim.in_paper)
     return (
-        f"{tested} of the paper's {of_paper} claims are tested; {others} is not the paper's."
+        f'{tested} of {of_paper} claims that we drew from the paper are tested; {others} is ours.'
         f' {correction}'
     )
 

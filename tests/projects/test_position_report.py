@@ -25,7 +25,6 @@ from positional_encoding.claims import (
     accuracy,
     best_rates,
     claims,
-    count_tested,
     holm,
     judge,
 )
@@ -239,35 +238,6 @@ def test_the_forest_plot_has_the_intervals_and_verdicts_of_the_csv_file(monkeypa
 def published():
     """The committed results, each variant at its best rate."""
     return best_rates(pd.read_csv(DOCS / 'evidence/positional_encoding.csv'), 112)
-
-
-def test_the_pages_have_the_count_and_the_verdicts_of_the_csv_file():
-    results = published()
-    judged = judge(claims(112), results)
-    tested, of_paper = count_tested(judged)
-    assert (tested, of_paper) == (11, 17)
-    for page in (DOCS / 'evidence.md', DOCS.parent / 'README.md'):
-        assert f"{tested} of the paper's {of_paper} claims" in ' '.join(page.read_text().split())
-    top1 = results.groupby(['variant', 'size'])['top1'].mean()
-    lead = top1['peg-0-5', 112] - top1['rope', 112]
-    tiny = best_rates(pd.read_csv(DOCS / 'evidence/tiny_imagenet.csv'), 32)
-    tiny = tiny.groupby(['variant', 'size'])['top1'].mean()
-    small, twice = (tiny['peg-0-5', size] - tiny['rope', size] for size in (32, 64))
-    choice = re.sub(r'\(evidence/\w+\.md\)', '', EVIDENCE)
-    assert f'[Imagenette]: {lead:+.1f} points over RoPE' in choice
-    assert f'[Tiny ImageNet]: {small:+.1f} points, {twice:+.1f} points at twice the size' in choice
-    gains = [top1[one, 224] - top1[one, 112] for one in ('peg-0-5', 'none')]
-    assert 'PEG gains {:.2f} points and no encoding {:.2f}'.format(*gains) in EVIDENCE
-    found = {
-        verdict: len(
-            {one.claim.letter[0] for one in judged if one.claim.in_paper and one.verdict == verdict}
-        )
-        for verdict in (SUPPORTED, REFUTED, UNDECIDED)
-    }
-    counts = (
-        'Of these {supported} are supported, {not supported} is not, and {undecided} are undecided'
-    )
-    assert counts.format_map(found) in ' '.join(EVIDENCE.split())
 
 
 def test_every_claim_stands_once_with_its_verdict_and_its_difference():
