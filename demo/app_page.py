@@ -10,6 +10,8 @@ import gradio as gr
 import numpy as np
 from example_images import examples
 from gradio.image_utils import encode_image_to_base64
+from gradio.utils import get_upload_folder
+from gradio_client.utils import is_file_obj, traverse
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -46,6 +48,34 @@ QUICK: dict[str, Any] = dict(api_visibility='private', show_progress='hidden')
 LOCAL = ['127.0.0.1', 'localhost']
 
 
+class Blocks(gr.Blocks):
+    """Gradio's blocks, with a check of every file that a request names, before any is opened.
+
+    Gradio checks only files that have a ``meta``, which a client may leave out.
+    """
+
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *rest: Any) -> list[Any]:
+        traverse(inputs, check_upload, is_file_obj)
+        return await super().preprocess_data(block_fn, inputs, *rest)
+
+
+def check_upload(file: dict[str, Any]) -> dict[str, Any]:
+    """The file of a request, of which ``path`` has to be a file in the page's own folder.
+
+    Links are followed first. The error is the same for every other path, so that a client does not
+    learn what exists.
+    """
+    refused = gr.Error('The page opens uploaded images only.', print_exception=False)
+    folder = os.path.realpath(get_upload_folder())
+    try:
+        path = os.path.realpath(file['path'])
+    except ValueError as error:  # a zero byte, a lone surrogate
+        raise refused from error
+    if not path.startswith(folder + os.sep) or not os.path.isfile(path):
+        raise refused
+    return file
+
+
 class Page:
     """The page for models by name, as ``blocks``.
 
@@ -54,7 +84,7 @@ class Page:
 
     def __init__(self, models: Mapping[str, views.Model]) -> None:
         self.models = models
-        with gr.Blocks(
+        with Blocks(
             title='CPVT on images of any size',
             analytics_enabled=False,
             delete_cache=(3600, 86400),  # s: every hour, files of more than a day

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope='session')
 def app(tmp_path_factory):
-    """The running page: ``page``, ``models``, ``port``."""
+    """The running page: ``page``, ``models``, ``port``, its temporary ``folder``."""
     pytest.importorskip('gradio', reason="the page needs gradio: pip install '.[app]'")
     for package in ('mmdet', 'mmseg', 'mmpretrain', 'skimage', 'sklearn'):
         pytest.importorskip(package)
@@ -23,5 +23,5 @@ def app(tmp_path_factory):
             free.bind(('127.0.0.1', 0))
             port = free.getsockname()[1]
         page.launch('127.0.0.1', port)
-        yield SimpleNamespace(page=page, models=models, port=port)
+        yield SimpleNamespace(page=page, models=models, port=port, folder=folder)
         page.blocks.close(verbose=False)

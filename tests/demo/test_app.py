@@ -1,7 +1,9 @@
 """The page without a browser: what it shows, and what its server refuses."""
 
 import http.client
+import io
 import json
+import os
 import re
 import socket
 import uuid
@@ -209,10 +211,8 @@ def ask(app, path, *, method='GET', body=None, **headers):
     return answer.status, answer.read().decode()
 
 
-def call(app, name, *data):
-    """What an event of the page answers: its output, or its error."""
-    fns = app.page.blocks.fns.items()
-    number, fn = next((i, fn) for i, fn in fns if fn.name == name)
+def call(app, number, *data):
+    """What an event of the page answers, by its number: its output, or its error."""
     session = uuid.uuid4().hex
     content = dict(data=[*data], fn_index=number, session_hash=session)
     body = json.dumps(content)
@@ -232,7 +232,8 @@ def ask_features(app, place=None, value=None):
     data = [image, CLASSIFIER, None, 64, 0, 50, 50, 0, 0.5]
     if place is not None:
         data[place] = value
-    return call(app, 'run', *data)
+    number = next(i for i, fn in app.page.blocks.fns.items() if fn.name == 'run')
+    return call(app, number, *data)
 
 
 def test_numbers_and_names_of_requests_are_bounded(app):
@@ -243,13 +244,105 @@ def test_numbers_and_names_of_requests_are_bounded(app):
         assert not answer['success'], (place, answer)
 
 
+@pytest.fixture
+def other_images(app, tmp_path):
+    """Paths of one image outside of the page's folder, and of files that are none or missing."""
+    image = tmp_path / 'private.png'
+    Image.new('RGB', (40, 30), 'red').save(image)
+    folder = Path(app.folder)
+    beside = folder.with_name(folder.name + '_of_another_program') / 'private.png'
+    beside.parent.mkdir(exist_ok=True)
+    beside.write_bytes(image.read_bytes())
+    link = folder / 'link.png'
+    link.symlink_to(image)
+    (folder / 'elsewhere').symlink_to(tmp_path)
+    with image.open('rb') as opened:
+        yield [
+            str(image),
+            str(beside),
+            f'{folder}/../{tmp_path.name}/private.png',
+            os.path.relpath(image),
+            f'{folder}/elsewhere/private.png',
+            str(link),
+            f'/proc/self/fd/{opened.fileno()}',
+            '/etc/passwd',
+            '/root',
+            '/dev/zero',
+            '/no/such/file',
+            str(folder / 'no_such_file.png'),
+            str(folder),
+            'private\0.png',
+            '\ud800.png',
+            'x' * 5000,
+            'http://203.0.113.1/a.png',
+            'file:///etc/passwd',
+            '',
+        ]
+    link.unlink()
+    (folder / 'elsewhere').unlink()
+
+
+METAS = ({}, {'meta': {'_type': 'gradio.FileData'}}, {'meta': {}}, {'meta': {'_type': 'x'}})
+
+
+@pytest.mark.parametrize('more', [*METAS, {'is_stream': True}, {'url': 'http://203.0.113.1/a'}])
+def test_every_event_refuses_every_path_but_uploads_alike(app, other_images, more, capfd):
+    answers = set()
+    for number, fn in app.page.blocks.fns.items():
+        for place, component in enumerate(fn.inputs):
+            if not isinstance(component, gradio.Image):
+                continue
+            for path in other_images if not more else other_images[::4]:
+                data = [None] * len(fn.inputs)
+                data[place] = {'path': path} | more
+                answer = call(app, number, *data)
+                assert not answer['success'], (fn.name, path)
+                answers.add(json.dumps(answer['output']))
+    assert len(answers) == 1
+    assert 'uploaded images only' in answers.pop()
+    assert 'Traceback' not in ''.join(capfd.readouterr())
+
+
+def test_events_without_an_image_open_no_file_either(app, other_images):
+    places = 0
+    for number, fn in app.page.blocks.fns.items():
+        for place, _ in enumerate(fn.inputs):
+            for value in ({'path': other_images[0]}, [{'value': {'path': other_images[0]}}]):
+                data = [None] * len(fn.inputs)
+                data[place] = value
+                answer = call(app, number, *data)
+                assert 'uploaded images only' in answer['output']['error'], (fn.name, answer)
+                places += 1
+    assert places > 10
+
+
+@pytest.mark.parametrize('route', ['call/read_upload', 'run/read_upload', 'api/read_upload'])
+def test_no_other_route_opens_a_path(app, other_images, route):
+    body = json.dumps(dict(data=[{'path': other_images[0]}], session_hash=uuid.uuid4().hex))
+    kind = {'Content-Type': 'application/json'}
+    status, text = ask(app, f'/gradio_api/{route}', method='POST', body=body, **kind)
+    if status == 200:
+        text = ask(app, f'/gradio_api/{route}/{json.loads(text)["event_id"]}')[1]
+    assert 'event: error' in text or status >= 400
+
+
+def test_files_of_an_upload_are_opened(app, tmp_path):
+    image = io.BytesIO()
+    Image.new('RGB', (40, 30), 'red').save(image, 'PNG')
+    head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    kind = {'Content-Type': 'multipart/form-data; boundary=x'}
+    body = head + image.getvalue() + b'\r\n--x--\r\n'
+    status, text = ask(app, '/gradio_api/upload', method='POST', body=body, **kind)
+    (path,) = json.loads(text)
+    assert status == 200
+    answer = ask_features(app, 0, dict(path=path, meta=dict(_type='gradio.FileData')))
+    assert answer['success']
+
+
 @pytest.mark.parametrize(
     'path', ['/etc/passwd', str(ROOT / 'README.md'), 'http://203.0.113.1/a.png']
 )
-def test_no_path_or_address_of_a_request_is_opened(app, path, capfd):
-    answer = call(app, 'read_upload', dict(path=path, meta=dict(_type='gradio.FileData')))
-    assert not answer['success']
-    assert 'http' not in path or 'not fetched' in answer['output']['error']
+def test_no_path_or_address_is_served(app, path):
     assert ask(app, f'/gradio_api/file={quote(path)}')[0] in (302, 403)
     assert ask(app, f'/gradio_api/proxy={quote(path)}')[0] >= 400
 
