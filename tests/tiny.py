@@ -6,6 +6,7 @@ as ``--cfg-options`` does: ``retinanet(backbone, **{'test_cfg.score_thr': 0.3})`
 makes the model.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -243,6 +244,21 @@ def build(config: dict) -> nn.Module:
 
 # -- tools
 # --------------------------------------------------------------------------------------------------
+
+
+def only(*kept: Any, of: Iterable) -> list:
+    """Values to parametrise a test with. ``make test`` takes ``kept``, ``make test-all`` all.
+
+    A tuple has a value for each argument.
+    """
+    values = list(of)
+    assert all(value in values for value in kept)
+    marked = []
+    for value in values:
+        arguments = value if isinstance(value, tuple) else (value,)
+        marks = [] if value in kept else [pytest.mark.full]
+        marked.append(pytest.param(*arguments, marks=marks))
+    return marked
 
 
 def randomise(model: nn.Module) -> nn.Module:

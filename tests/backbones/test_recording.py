@@ -18,6 +18,7 @@ from tiny import (
     column,
     max_difference,
     multi_scale,
+    only,
     pyramid,
     randomise,
 )
@@ -73,11 +74,12 @@ def compilations(model, sizes):
     return counter.frame_count
 
 
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize('name', only('taps', 'rope_pyramid', of=MODELS))
 def test_compile_once_and_at_most_twice_more_for_every_size(name):
     assert compilations(MODELS[name]().eval(), SIZES) <= 3
 
 
+@pytest.mark.full
 def test_compile_within_torchs_limit_down_to_one_pixel():
     model = multi_scale(arch=TWO_BLOCKS).eval()
     assert compilations(model, ANY_SIZES) <= torch._dynamo.config.recompile_limit
@@ -115,6 +117,10 @@ def test_valid_sizes_are_seen_through_compile():
             torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
+# `make test` records these.
+TRACED = ('column', 'multi_scale_taps_windowed_8', 'pyramid_cls', 'peg_qk', 'rope_mixed')
+
+
 def assert_same_features(found, model, *shapes, tolerance=2e-6):
     for shape in shapes:
         images = torch.randn(shape)
@@ -124,7 +130,7 @@ def assert_same_features(found, model, *shapes, tolerance=2e-6):
                 assert max_difference(torch.as_tensor(ours), theirs) <= tolerance
 
 
-@pytest.mark.parametrize('name', BACKBONES)
+@pytest.mark.parametrize('name', only(*TRACED, of=BACKBONES))
 def test_a_jit_trace_is_right_at_every_size(name):
     model = randomise(BACKBONES[name]()).eval()
     traced = torch.jit.trace(model, torch.randn(1, 3, 96, 128))
@@ -133,14 +139,17 @@ def test_a_jit_trace_is_right_at_every_size(name):
 
 @pytest.mark.parametrize(
     ('name', 'arch'),
-    [
-        ('column_windowed', TWO_BLOCKS),
-        ('column_vitdet', TWO_BLOCKS),
-        ('multi_scale_last', TWO_BLOCKS),
-        ('multi_scale_taps_windowed_8', TWO_BLOCKS),
-        ('pyramid_cls', SMALL_PYRAMID),
+    only(
         ('learned_rope_and_peg', TWO_BLOCKS),
-    ],
+        of=[
+            ('column_windowed', TWO_BLOCKS),
+            ('column_vitdet', TWO_BLOCKS),
+            ('multi_scale_last', TWO_BLOCKS),
+            ('multi_scale_taps_windowed_8', TWO_BLOCKS),
+            ('pyramid_cls', SMALL_PYRAMID),
+            ('learned_rope_and_peg', TWO_BLOCKS),
+        ],
+    ),
 )
 def test_torch_export_with_dynamic_sizes_is_not_tied_to_the_example(name, arch):
     model = randomise(BACKBONES[name](arch=arch)).eval()
@@ -150,6 +159,7 @@ def test_torch_export_with_dynamic_sizes_is_not_tied_to_the_example(name, arch):
     assert_same_features(program.module(), model, (3, 3, 75, 101), (2, 3, 64, 64))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ('build', 'arch'),
     [(column, TWO_BLOCKS), (multi_scale, TWO_BLOCKS), (pyramid, SMALL_PYRAMID)],
@@ -227,7 +237,7 @@ def test_fx_refuses_what_depends_on_sizes(arguments):
         torch.fx.symbolic_trace(column(**arguments))
 
 
-@pytest.mark.parametrize('name', BACKBONES)
+@pytest.mark.parametrize('name', only(*TRACED, of=BACKBONES))
 def test_functional_call_and_vmap(name):
     model = BACKBONES[name]().eval()
     images = torch.randn(3, 2, 3, 40, 56)

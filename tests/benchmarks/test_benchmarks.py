@@ -89,6 +89,7 @@ class Here:
         return SimpleNamespace(result=lambda: result)
 
 
+@pytest.mark.full
 def test_speed_measures_once_and_its_figures_are_those_of_a_matrix(tmp_path, monkeypatch):
     monkeypatch.setattr(speed, 'ProcessPoolExecutor', Here)
     out = tmp_path / 'bench.csv'
@@ -125,6 +126,7 @@ def test_models_take_turns_and_another_one_starts_each_turn(monkeypatch):
     assert order[-6:] == [10, 2000, 2000, 10, 10, 2000]
 
 
+@pytest.mark.full
 def test_operations_are_those_of_the_committed_measurements():
     """Every peer can be built and is the model that was measured."""
     rows = report.read_rows(ROOT / 'docs/benchmarks/cpu.csv')
@@ -261,6 +263,7 @@ def test_pipeline_times_every_route_of_prediction(tmp_path, monkeypatch):
     assert 'tool, pictures' in out.with_suffix('.md').read_text()
 
 
+@pytest.mark.full
 def test_layers_are_timed_in_every_way(tmp_path, monkeypatch):
     monkeypatch.setattr(attention, 'SHAPES', [(1, 2, 40, 40), (2, 1, 300, 20)])
     monkeypatch.setattr(relative_positions, 'CASES', [(2, 5)])

@@ -28,6 +28,8 @@ from cpvt_backbones.checkpoints import (
 )
 from cpvt_backbones.checkpoints.reading import opcodes
 
+pytestmark = pytest.mark.full
+
 
 def refuse(file):
     """Fail unless a file is refused by one line with its name."""

@@ -177,6 +177,7 @@ def test_flipped_bits(zipped, tmp_path):
             assert all(torch.equal(found[key], weights[key]) for key in weights)
 
 
+@pytest.mark.full
 def test_every_flipped_bit_in_the_list_of_files(tmp_path):
     """One of them marks a record as a folder: torch then returns memory that it has not written."""
     file = tmp_path / 'w.pth'

@@ -56,6 +56,7 @@ def make_runner(folder, iterations, *, model=None, **options):
     )
 
 
+@pytest.mark.full
 def test_resumed_run_equals_uninterrupted_run(tmp_path):
     whole = make_runner(tmp_path / 'whole', 4)
     whole.train()

@@ -18,6 +18,8 @@ from PIL import Image
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 from cpvt_backbones.weights import shipped_weights
 
+pytestmark = pytest.mark.full
+
 gradio = pytest.importorskip('gradio', reason="the page needs gradio: pip install '.[app]'")
 ROOT = Path(__file__).parents[2]
 

@@ -50,6 +50,7 @@ class Here:
         return 0
 
 
+@pytest.mark.full
 def test_demo_with_little_data(little, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, 'subprocess', SimpleNamespace(Popen=Here))
     monkeypatch.setattr(shipped_models, 'SIDES', (96, 128))

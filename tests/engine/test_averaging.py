@@ -259,6 +259,7 @@ def test_every_file_of_a_training_can_be_tested(length, tmp_path):
         assert runner.test()['higher'] == pytest.approx(saved)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize('failure', [3, 4])
 def test_a_resumed_training_ends_as_a_whole_one(failure, tmp_path):
     options = dict(length=8, val=2, checkpoint=dict(save_best='higher', rule='greater'))

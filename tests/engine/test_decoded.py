@@ -55,12 +55,14 @@ def test_pipelines_cannot_write_into_the_array(folder):
     assert np.array_equal(decoded.images[0], before)
 
 
+@pytest.mark.full
 def test_a_changed_image_is_decoded_again(folder):
     build(DecodedDataset, folder, pipeline=[])
     cv2.imwrite(str(folder / 'train' / 'a' / '1.png'), np.full((20, 24, 3), 7, np.uint8))
     assert (build(DecodedDataset, folder, pipeline=[])[1]['img'] == 7).all()
 
 
+@pytest.mark.full
 def test_images_of_two_sizes_are_refused_and_leave_no_file(folder):
     odd = folder / 'train' / 'b' / '2.png'
     cv2.imwrite(str(odd), np.zeros((21, 24, 3), np.uint8))
@@ -120,6 +122,7 @@ def test_bad_arguments_are_named(options, name):
         BatchRandomResizedCrop(**{'size': 8, **options})
 
 
+@pytest.mark.full
 def test_a_batch_goes_through_mmpretrains_preprocessor(folder):
     from mmpretrain.registry import MODELS
 

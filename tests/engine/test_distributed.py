@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 BACKBONES = {
     'multi_scale': """dict(type='MultiScaleCPVT', patch_size=8,

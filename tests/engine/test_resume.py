@@ -12,6 +12,8 @@ import pytest
 import torch
 from tiny import assert_equal_leaves
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 LAST, SAVED_EVERY, KILLED_AFTER = 7, 3, 5
 CONFIG = f"""

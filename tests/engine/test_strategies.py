@@ -152,6 +152,7 @@ def sharded_config(folder):
     return config
 
 
+@pytest.mark.full
 def test_sharded_training_is_plain_training(train, tmp_path):
     pytest.importorskip('mmdet')
     config = sharded_config(tmp_path)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 from torch.utils.data import DataLoader
 from cpvt_backbones.engine.repeatable import shield_workers
@@ -22,6 +24,7 @@ print(next(images), next(images))
 """
 
 
+@pytest.mark.full
 def test_a_training_with_persistent_workers_ends_without_a_word():
     """multiprocessing ends them by SIGTERM, and torch reports a worker that it kills.
 
