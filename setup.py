@@ -119,8 +119,13 @@ setup(
         'Topic :: Scientific/Engineering :: Image Recognition',
     ],
     cmdclass=dict(build_py=BuildWithConfigs),
-    packages=find_packages(include=['cpvt_backbones', 'cpvt_backbones.*']),
-    package_data={'cpvt_backbones.weights': ['*.json', '*.md', '*.safetensors']},
+    packages=find_packages(include=['cpvt', 'cpvt_backbones', 'cpvt_backbones.*']),
+    package_data={
+        'cpvt': ['py.typed'],
+        'cpvt_backbones': ['py.typed'],
+        'cpvt_backbones.weights': ['*.json', '*.md', '*.safetensors'],
+    },
+    entry_points={'console_scripts': ['cpvt = cpvt.__main__:main']},
     python_requires='>=3.10',
     # mmengine imports cv2 and its fork does not say so.
     install_requires=[

@@ -13,15 +13,14 @@ from pathlib import Path
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
 
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from command_line import run
 from torch import Tensor
 
 from benchmarks.in_turns import machine, milliseconds, parse_args, time_in_turns
+from cpvt.command_line import run
 from cpvt_backbones.layers import blocked_attention
 
 # Images, heads, queries and keys of the four stages of PyramidCPVT-S and of CPVT-S at

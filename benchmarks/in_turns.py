@@ -8,7 +8,8 @@ from datetime import date
 from pathlib import Path
 
 import torch
-from command_line import keep_memory, make_parser, positive
+
+from cpvt.command_line import keep_memory, make_parser, positive
 
 from . import instructions, processor
 

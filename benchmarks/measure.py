@@ -12,12 +12,12 @@ from datetime import date
 from typing import Any
 
 import torch
-from command_line import keep_memory
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from cpvt.command_line import keep_memory
 from cpvt_backbones.analysis.complexity import explicit_attention
 from cpvt_backbones.analysis.memory import peak_memory, synchronize
 from cpvt_backbones.layers import PEG

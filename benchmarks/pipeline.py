@@ -32,11 +32,9 @@ from PIL import Image
 sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # for `benchmarks`, where this file runs as a script
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
-
-from command_line import keep_memory, make_parser, positive, run
 
 from benchmarks.measure import describe_machine
+from cpvt.command_line import keep_memory, make_parser, positive, run
 from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder, read_image
 from cpvt_backbones.inference.predictors import DTYPES
 from cpvt_backbones.toolboxes import find_toolbox, read_config

@@ -21,17 +21,16 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
 
 import numpy as np
 import pandas as pd
 import torch
-from command_line import make_parser, positive, run
 from mmengine.config import Config
 from PIL import Image
 from rich.progress import track
 
 from benchmarks import fill_marked, instructions, processor
+from cpvt.command_line import make_parser, positive, run
 from cpvt_backbones.export import ExportedModel, export, graph_of
 from cpvt_backbones.export.int8 import calibration_inputs, compare, quantise, total_of
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor

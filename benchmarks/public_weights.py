@@ -17,12 +17,10 @@ from mmengine.registry import MODELS
 sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # for `benchmarks`, where this file runs as a script
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
-
-import command_line as cli
 
 import cpvt_backbones  # noqa: F401  (registers the models)
 from benchmarks import fill_marked
+from cpvt import command_line as cli
 from cpvt_backbones.checkpoints import public_backbone
 
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'

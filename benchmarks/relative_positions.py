@@ -14,14 +14,13 @@ from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
 
 import pandas as pd
 import torch
-from command_line import run
 from torch import Tensor
 
 from benchmarks.in_turns import machine, milliseconds, parse_args, time_in_turns
+from cpvt.command_line import run
 from cpvt_backbones.analysis.memory import peak_memory
 from cpvt_backbones.layers import DecomposedRelative, Stage
 from cpvt_backbones.layers.attention import attend

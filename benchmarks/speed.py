@@ -28,15 +28,13 @@ from rich.progress import track
 sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # for `benchmarks`, where this file runs as a script
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
-
-from command_line import make_parser, parse_counted_size, positive, run
 
 from benchmarks import fill_marked, plots, report
 from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_bars, read_suite
 from benchmarks.measure import measure_keeping_memory
 from benchmarks.models import MODELS
 from benchmarks.routes import ROUTES
+from cpvt.command_line import make_parser, parse_counted_size, positive, run
 
 PART, PLOTTED = 'benchmark', '-plot'
 """The marked part of a page that gets the ratios, and the end of the name of one that gets bars."""

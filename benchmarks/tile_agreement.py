@@ -8,19 +8,16 @@ that the tiles' boxes match (same class, IoU 0.5), and the reverse. Written as C
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
-
-import command_line as cli
 import numpy as np
 import torch
 from rich.progress import Progress
 from torchvision.ops import box_iou
 
+from cpvt import command_line as cli
 from cpvt_backbones.analysis.tables import write_table
 from cpvt_backbones.inference import Inferencer, Predictor, ToolboxPredictor, find_images
 from cpvt_backbones.inference.predictions import Prediction

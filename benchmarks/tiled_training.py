@@ -19,11 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
-
-import command_line as cli
 import cv2
 import numpy as np
+
+from cpvt import command_line as cli
 
 TOOLS = Path(cli.__file__).parent
 CLASSES = ('square', 'disc')

@@ -10,14 +10,10 @@ fetched from the network.
 
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
-
-import command_line as cli
+from cpvt import command_line as cli
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -21,9 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
-
-import command_line as cli
 import picture
 import torch
 from digit_scenes import set_name, write_scenes
@@ -32,6 +29,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from shipped_models import show_shipped_models
 
+from cpvt import command_line as cli
 from cpvt_backbones.checkpoints import newest_checkpoint
 from cpvt_backbones.engine.launch import test
 from cpvt_backbones.inference.inferencer import Inferencer

@@ -9,16 +9,14 @@ of cut-out digits for each class.
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
-
-from command_line import make_parser, run
 from digit_scenes import DIGITS
 from PIL import Image
+
+from cpvt.command_line import make_parser, run
 
 Scene = tuple[Path, list[dict[str, Any]]]
 

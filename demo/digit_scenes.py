@@ -21,20 +21,17 @@ already is kept.
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))  # for command_line
-
 import numpy as np
-from command_line import make_parser, parse_counted_size, run
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from cpvt.command_line import make_parser, parse_counted_size, run
 from cpvt_backbones.checks import check_choice, check_int
 
 SPLITS = ('train', 'heldout')

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import command_line as cli
 import numpy as np
 from rich.progress import track
+
+from cpvt import command_line as cli
 
 if TYPE_CHECKING:
     import torch
@@ -149,8 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
-    from plots import draw_attention_grids, draw_attention_maps, draw_attention_matrices
-
+    from cpvt.plots import draw_attention_grids, draw_attention_maps, draw_attention_matrices
     from cpvt_backbones.analysis.features import load_picture
     from cpvt_backbones.analysis.tables import read_table
 

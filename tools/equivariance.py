@@ -17,9 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import command_line as cli
 import numpy as np
 from rich.progress import track
+
+from cpvt import command_line as cli
 
 if TYPE_CHECKING:
     import torch
@@ -155,8 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--out', type=Path, default=Path('work_dirs/equivariance/equivariance.csv'))
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    from plots import draw_equivariance
-
+    from cpvt.plots import draw_equivariance
     from cpvt_backbones.analysis.equivariance import measure_equivariance, measure_invariance
     from cpvt_backbones.analysis.features import FeatureExtractor
     from cpvt_backbones.analysis.tables import read_table, write_table

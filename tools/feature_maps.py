@@ -12,8 +12,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import command_line as cli
 import numpy as np
+
+from cpvt import command_line as cli
 
 
 def measure(
@@ -56,8 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
     if len(images) > 1:
         raise ValueError(f'one image is accepted, got {images}')
-    from plots import draw_feature_maps
-
+    from cpvt.plots import draw_feature_maps
     from cpvt_backbones.analysis.features import load_picture
 
     picture = load_picture(images[0], size=args.shape)

@@ -8,13 +8,10 @@ any other file than the one of the study is refused.
 """
 
 import re
-import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
 
 import numpy as np
 import torch
@@ -109,8 +106,7 @@ def installed_file() -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the weights as a checkpoint."""
-    import command_line as cli
-
+    from cpvt import command_line as cli
     from cpvt_backbones.checkpoints import check_destination, write_checkpoint
 
     parser = cli.make_parser(__doc__)
@@ -133,6 +129,6 @@ def _rename(name: str) -> str:
 
 
 if __name__ == '__main__':
-    from command_line import run
+    from cpvt.command_line import run
 
     run(main)

@@ -27,9 +27,7 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # for this project, where this file runs as a script
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
-sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
 
-from command_line import make_parser, positive, run
 from positional_encoding.runs import Record
 
 from any_size_vit.adapt import Recipe
@@ -40,6 +38,7 @@ from any_size_vit.report import write_report
 from any_size_vit.segmentation import segment
 from any_size_vit.student import POSITIONS, Source
 from any_size_vit.study import AdaptRun, Study
+from cpvt.command_line import make_parser, positive, run
 
 RUNS = [
     'table:untrained',

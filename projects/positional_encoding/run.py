@@ -22,10 +22,8 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # for this project, where this file runs as a script
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `benchmarks`
-sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
 
-from command_line import make_parser, positive, run
-
+from cpvt.command_line import make_parser, positive, run
 from cpvt_backbones.engine.launch import AMP_DTYPES
 from cpvt_backbones.toolboxes import read_config
 from positional_encoding.classify import Classification, epochs_within

@@ -13,9 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))  # for own_data
 
-import command_line as cli
 from own_data import Report, read_voc, write_json
 from own_data.check import check_parts
+
+from cpvt import command_line as cli
 
 CLASSES = ('RBC', 'WBC', 'Platelets')
 SPLITS = ('train', 'val', 'test')

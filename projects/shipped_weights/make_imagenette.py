@@ -9,16 +9,14 @@ every figure of this project is measured. --val-images N takes others, N of each
 spaced by name. Interrupt it at any time; the same command goes on.
 """
 
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
-
-import command_line as cli
 import cv2
 from rich.progress import track
+
+from cpvt import command_line as cli
 
 SIDES = {'train': 128, 'val': 224}
 SUFFIXES = ('.jpeg', '.jpg', '.png', '.webp')

@@ -8,13 +8,9 @@ checkpoint, to distil from.
 Its file has the tensors of timm's tf_efficientnet_lite0 in the same order, under other names.
 """
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
-
-import command_line as cli
+from cpvt import command_line as cli
 
 MODEL = 'tf_efficientnet_lite0'
 

@@ -13,16 +13,12 @@ with the shipped (fp16) file.
 import argparse
 import json
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))  # for command_line
-
-import command_line as cli
-
+from cpvt import command_line as cli
 from cpvt_backbones import weights
 from cpvt_backbones.weights import ShippedWeights, find_shipped, sha256_of
 

@@ -20,8 +20,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / 'tools'))
 
 import pandas as pd
 import torch
-from command_line import make_parser, positive, run
 
+from cpvt.command_line import make_parser, positive, run
 from size_experiment.experiment import (
     CONFIGS,
     Files,

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from tiny import COLUMN
+from tools.plots import draw_equivariance
 from torch import nn
 
 from cpvt_backbones.analysis.equivariance import (
@@ -15,7 +16,6 @@ from cpvt_backbones.analysis.equivariance import (
     measure_invariance,
 )
 from tools.equivariance import ENCODINGS, build_untrained, synthetic_images
-from tools.plots import draw_equivariance
 
 
 class Convolutions(nn.Module):

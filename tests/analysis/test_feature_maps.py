@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tools.plots import enlarge, to_map
 
 from cpvt_backbones.analysis.features import (
     FeatureExtractor,
@@ -14,7 +15,6 @@ from cpvt_backbones.analysis.tables import read_table
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.inference import ImageError
 from cpvt_backbones.toolboxes import read_config
-from tools.plots import enlarge, to_map
 
 
 def test_principal_components_recover_patterns():

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from mmengine.config import Config
+from tools.plots import draw_sweep
 
 from cpvt_backbones.analysis.image_size import TestSize, scale_test_images
 from cpvt_backbones.analysis.resolution import (
@@ -18,7 +19,6 @@ from cpvt_backbones.analysis.resolution import (
 )
 from cpvt_backbones.engine import launch
 from cpvt_backbones.toolboxes import read_config
-from tools.plots import draw_sweep
 
 SCOPES = ('mmdet', 'mmseg', 'mmpretrain')
 ONE = [TestSize(factor=1)]

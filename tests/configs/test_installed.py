@@ -118,16 +118,18 @@ def test_package_configs_tools_and_weights_are_installed(installed):
     for part in ('configs', 'tools'):
         assert files(inside, part) == files(ROOT, part) - scripts_of_a_clone
     assert (inside / 'model-index.yml').read_bytes() == (ROOT / 'model-index.yml').read_bytes()
+    assert files(installed, 'cpvt') == files(ROOT, 'cpvt')
     expected = files(ROOT, 'cpvt_backbones')
     assert files(installed, 'cpvt_backbones') == expected
+    assert Path('cpvt_backbones/py.typed') in expected
     for path in expected:
         if path.parent.name == 'weights':
             assert (installed / path).read_bytes() == (ROOT / path).read_bytes()
 
 
 def test_wheel_has_no_benchmark_study_or_demo(installed):
-    (folder,) = (path.name for path in installed.iterdir() if not path.name.endswith('.dist-info'))
-    assert folder == 'cpvt_backbones'
+    folders = {path.name for path in installed.iterdir() if path.suffix != '.dist-info'}
+    assert folders == {'cpvt', 'cpvt_backbones'}
     left_out = {b''}
     for name in ('benchmarks', 'demo', 'projects', 'tests'):
         left_out |= {path.read_bytes() for path in (ROOT / name).rglob('*.py')}
@@ -140,7 +142,7 @@ def test_source_archive_builds_the_wheel_and_holds_no_more(archives):
     with zipfile.ZipFile(file) as archive:
         names = [name.partition('/')[2] for name in archive.namelist()]
     top = {name.split('/')[0] for name in names} - {''}
-    folders, files = {'cpvt_backbones', 'configs', 'tools'}, {'setup.py', 'pyproject.toml'}
+    folders, files = {'cpvt', 'cpvt_backbones', 'configs', 'tools'}, {'setup.py', 'pyproject.toml'}
     assert folders | files | {'model-index.yml', 'LICENSE'} <= top
     assert not top & {'benchmarks', 'demo', 'docs', 'projects', 'tests', 'data', 'work_dirs'}
 

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import demo
-from tools import export, infer, train
+from cpvt import export, infer, train
 
 pytest.importorskip('mmdet')
 pytest.importorskip('mmseg')

@@ -1,11 +1,11 @@
 """tools/export.py: a verified file is renamed to its destination, others are deleted."""
 
-import command_line as cli
 import numpy as np
 import pytest
 import torch
 from export_models import detector, trained_classifier
 
+from cpvt import command_line as cli
 from cpvt_backbones import export as package
 from cpvt_backbones import inference
 from cpvt_backbones.export.exported import ExportedModel

@@ -10,9 +10,14 @@ import sys
 import textwrap
 from pathlib import Path
 
-import command_line as cli
 import pytest
-from command_line import (
+from mmengine.config import Config
+from mmengine.registry import Registry
+from torch.nn import Linear, Module
+
+import cpvt_backbones
+from cpvt import command_line as cli
+from cpvt.command_line import (
     Overrides,
     make_parser,
     parse_model,
@@ -21,11 +26,6 @@ from command_line import (
     run,
     split_model,
 )
-from mmengine.config import Config
-from mmengine.registry import Registry
-from torch.nn import Linear, Module
-
-import cpvt_backbones
 from cpvt_backbones import CPVT
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.weights import find_shipped, shipped_weights
@@ -304,7 +304,7 @@ def test_freed_memory_is_kept(settings):
     """
     script = """
     import resource
-    from command_line import keep_memory
+    from cpvt.command_line import keep_memory
 
     def faults():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -317,7 +317,7 @@ def test_freed_memory_is_kept(settings):
     names = [name for name in os.environ if not name.startswith(('MALLOC_', 'GLIBC_'))]
     environment = {name: os.environ[name] for name in names}
     command = [sys.executable, '-c', textwrap.dedent(script)]
-    place = dict(env={**environment, **settings}, cwd=Path(cli.__file__).parent)
+    place = dict(env={**environment, **settings}, cwd=Path(cli.__file__).parents[1])
     printed = subprocess.check_output(command, text=True, **place)
     before, kept, _, after = printed.split()
     assert kept == str(not settings)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tiny_configs import ROOT
 
+from cpvt.__main__ import COMMANDS, contents, main
+
 FOLDERS = ('tools', 'benchmarks', 'projects', 'demo')
 SCRIPTS = {
     str(path.relative_to(ROOT)): path
@@ -17,6 +19,14 @@ SCRIPTS = {
     for path in sorted((ROOT / folder).rglob('*.py'))
     if "__name__ == '__main__'" in path.read_text()
 }
+
+
+def documented(script):
+    """The file whose docstring is the description: of a command, its module in cpvt."""
+    command = ROOT / 'cpvt' / Path(script).name
+    return command if command.is_file() and script.startswith('tools/') else SCRIPTS[script]
+
+
 # Arguments with one thing wrong for each, and a word of the answer.
 NO_CONFIG = "there is no config file 'none.py'"
 NO_CHECKPOINT = "checkpoint: there is no file or folder 'none.pth'"
@@ -86,7 +96,7 @@ def test_help(script, columns, start, monkeypatch):
     monkeypatch.setenv('COLUMNS', str(columns))
     code, out, err = start(script, '--help')
     assert (code, err) == (0, '')
-    first_line = SCRIPTS[script].read_text().split('"""')[1].splitlines()[0]
+    first_line = documented(script).read_text().split('"""')[1].splitlines()[0]
     assert out.startswith(f'usage: {SCRIPTS[script].name}')
     assert first_line in ' '.join(out.split())
 
@@ -115,7 +125,9 @@ for path in sys.argv[1:]:
     pages = re.split(r'modules:(.*)\n', process.stdout)
     assert set(pages[1::2]) == {''} and len(pages[1::2]) == len(tools)
     for tool, page in zip(tools, pages[::2], strict=False):
-        assert f'    python tools/{Path(tool).name}' in page, tool
+        name = Path(tool).stem.replace('_', '-')
+        command = f'cpvt {name}' if name in COMMANDS else f'python tools/{Path(tool).name}'
+        assert f'    {command}' in page, tool
         assert [line for line in page.splitlines() if len(line) > columns] == [], tool
         if columns == 100:
             assert page.count('\n') <= 50, tool  # a screen
@@ -129,3 +141,51 @@ def test_a_mistake_ends_in_one_line(script, start, tmp_path):
     assert code == 2
     assert message in err and err.startswith('error: ') and err.count('\n') == 1
     assert [path.name for path in tmp_path.iterdir()] == ['image.jpg']
+
+
+def test_each_command_is_a_script_too():
+    assert {name.replace('-', '_') for name in COMMANDS} <= {
+        Path(script).stem for script in SCRIPTS if script.startswith('tools/')
+    }
+
+
+@pytest.mark.parametrize('words', [[], ['-h'], ['--help']])
+def test_help_of_the_console_command_lists_the_commands(words, capsys):
+    main(words)
+    printed = capsys.readouterr().out
+    assert printed == contents() + '\n' and max(map(len, printed.splitlines())) <= 80
+    assert [*re.findall(r'^  ([a-z-]+) ', printed, re.MULTILINE)] == [*COMMANDS]
+
+
+@pytest.mark.parametrize(
+    ('name', 'advice'),
+    [
+        ('make_config', "did you mean 'make-config'?"),
+        ('exprot', "did you mean 'export'?"),
+        ('photo.jpg', 'cpvt --help lists them'),
+    ],
+)
+def test_a_mistyped_command_gets_a_suggestion(name, advice, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([name, '--help'])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f'error: there is no command {name!r}; {advice}\n'
+
+
+def test_the_console_command_imports_after_the_arguments_and_names_itself(tmp_path):
+    """``python -m cpvt``, which the program ``cpvt`` calls."""
+    code = """
+import runpy, sys
+sys.argv[1:] = ['train', '--help']
+try:
+    runpy.run_module('cpvt', run_name='__main__', alter_sys=True)
+except SystemExit:
+    print('modules:', *sorted({'torch', 'mmengine', 'cpvt_backbones'} & set(sys.modules)))
+"""
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+    shown = subprocess.check_output([sys.executable, '-c', code], env=environment, text=True)
+    assert shown.startswith('usage: cpvt train [options] config') and shown.endswith('modules:\n')
+    command = [sys.executable, '-m', 'cpvt', 'train', 'none.py']
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[-1].startswith("error: there is no config file 'none.py'")

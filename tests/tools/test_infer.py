@@ -152,7 +152,7 @@ def test_wrong_arguments_are_refused(model, refused, arguments, message):
 
 
 def test_a_whole_number_is_a_side_and_never_a_tiny_one():
-    from infer import parse_scale
+    from cpvt.infer import parse_scale
 
     assert parse_scale('16') == (16, 16) and parse_scale('2x2') == (2, 2)
     assert parse_scale('2.0') == 2.0 and parse_scale('480x640') == (640, 480)
@@ -218,7 +218,7 @@ def test_a_model_that_finds_nothing_says_so(infer, capsys, monkeypatch):
             return [one] * len(images)
 
     monkeypatch.setattr('cpvt_backbones.inference.inferencer.ToolboxPredictor', Blind)
-    monkeypatch.setattr('command_line.config_from', lambda *_: 'config')
+    monkeypatch.setattr('cpvt.command_line.config_from', lambda *_: 'config')
     blind = dict(model=['a.py', 'a.pth'])
     for _ in range(2):
         assert infer('--no-vis', **blind) == 0

@@ -8,9 +8,10 @@ import sys
 import warnings
 
 import pytest
-from command_line import CUDA_LOGGER, quiet
 from PIL import Image
 from tiny_configs import ROOT, classification, lively_model, save, segmentation
+
+from cpvt.command_line import CUDA_LOGGER, quiet
 
 # Runs each line of the file argv[1] as a command, in one process: the toolboxes are imported once.
 RUN_ALL = """

@@ -1,11 +1,11 @@
 """Convert a checkpoint of another package to this one's names, or on to timm's, mmseg's or
 mmpretrain's.
 
-    python tools/convert_checkpoint.py twins.pth pcpvt-small.pth \\
+    cpvt convert-checkpoint twins.pth pcpvt-small.pth \\
         --type PyramidCPVT --arch small
-    python tools/convert_checkpoint.py deit.safetensors cpvt-tiny.pth \\
+    cpvt convert-checkpoint deit.safetensors cpvt-tiny.pth \\
         --type CPVT --arch tiny
-    python tools/convert_checkpoint.py work_dirs/retinanet timm.safetensors \\
+    cpvt convert-checkpoint work_dirs/retinanet timm.safetensors \\
         --config CONFIG --to timm
 
 Nothing is written unless the whole trunk is there.
@@ -14,7 +14,7 @@ Nothing is written unless the whole trunk is there.
 import argparse
 from collections.abc import Sequence
 
-import command_line as cli
+from cpvt import command_line as cli
 
 
 def backbone_arguments(args: argparse.Namespace) -> dict:
@@ -109,7 +109,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--table-grid', nargs=2, type=int, metavar=('HEIGHT', 'WIDTH'), help=grid)
     parser.add_argument('--ema', action='store_true', help='take the averaged weights')
     convert(parser.parse_args(argv))
-
-
-if __name__ == '__main__':
-    cli.run(main)

@@ -1,8 +1,8 @@
 """Run a trained detector, segmentor or classifier on images of any size.
 
-    python tools/infer.py CONFIG CHECKPOINT photo.jpg photos/ 'scans/**/*.tif'
-    python tools/infer.py model.onnx photos/    # a file of tools/export.py
-    python tools/infer.py NAME photos/          # shipped weights
+    cpvt infer CONFIG CHECKPOINT photo.jpg photos/ 'scans/**/*.tif'
+    cpvt infer model.onnx photos/    # a file of cpvt export
+    cpvt infer NAME photos/          # shipped weights
 
 Writes records.jsonl after each image; predictions.json (boxes: COCO results), images.json and
 failed.json at the end; vis/ (pictures), pred/ (class maps). Run it again after an interruption.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import command_line as cli
+from cpvt import command_line as cli
 
 if TYPE_CHECKING:
     from cpvt_backbones.inference import Summary
@@ -151,9 +151,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ValueError(
             '--merge: it joins what shards have written, without --shard and --overwrite'
         )
-    from cpvt_backbones.inference import find_images, merge_shards
+    from cpvt_backbones.inference import find_images
 
     images = cast(list[Path], find_images(inputs))  # arrays come from Python only
+    try:
+        _run(args, config, checkpoint, images)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt('interrupted; the same command resumes') from None
+
+
+def _run(args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Path]) -> None:
+    """Predict the images, or join what shards have written, and report."""
+    from cpvt_backbones.inference import merge_shards
+
     if args.ray:
         _predict_with_ray(args, config, checkpoint, images)
         print(f'{args.out_dir}: {len(images)} images')
@@ -313,7 +323,3 @@ def _nothing_found(score_thr: float, best: float | None) -> str:
         f'nothing was found: no box has a score of --score-thr {score_thr:g} or more, the highest'
         f' is {best:.3g}; {advice}'
     )
-
-
-if __name__ == '__main__':
-    cli.run(main, interrupted='interrupted; the same command resumes')

@@ -2,9 +2,9 @@
 
 The file is ONNX, a torch.export program or an AOTInductor package.
 
-    python tools/export.py CONFIG CHECKPOINT --format onnx --out model.onnx
-    python tools/export.py CONFIG CHECKPOINT --format aoti --out model.pt2
-    python tools/export.py NAME --part backbone --out features.onnx
+    cpvt export CONFIG CHECKPOINT --format onnx --out model.onnx
+    cpvt export CONFIG CHECKPOINT --format aoti --out model.pt2
+    cpvt export NAME --part backbone --out features.onnx
 
 Before it gets its name, the file is run at several sizes against the model itself; if they differ,
 nothing is written.
@@ -18,8 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import command_line as cli
-from rich.console import Console
+from cpvt import command_line as cli
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 def show(comparisons: 'Iterable[Comparison]') -> 'list[Comparison]':
     """Print each comparison when it is made; returns them all."""
+    from rich.console import Console
+
     console, done = Console(soft_wrap=True), []
     with console.status('verifying'):
         for one in comparisons:
@@ -110,10 +111,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f'{args.out}  {size}  {args.format}{precision}, {graph.task}')
     if args.int8:
         chosen = '' if args.runtime == cli.RUNTIMES[0] else f' --runtime {args.runtime}'
-        print(f'made for {args.runtime}: python tools/infer.py {args.out} IMAGE ...{chosen}')
+        print(f'made for {args.runtime}: {cli.command("infer")} {args.out} IMAGE ...{chosen}')
     elif args.format == 'onnx':
         print(
-            f'fastest on a CPU (docs/export.md): python tools/infer.py {args.out} IMAGE ..., in'
+            f'fastest on a CPU (docs/export.md): {cli.command("infer")} {args.out} IMAGE ..., in'
             ' onnxruntime; with'
         )
     if args.format == 'onnx' and (not args.int8 or args.runtime == cli.RUNTIMES[1]):
@@ -254,7 +255,3 @@ def _write_int8(
         )
     print(f'int8 and fp32 agree in {agreement.share:.1%} ({about})')
     copy.replace(args.out)
-
-
-if __name__ == '__main__':
-    cli.run(main)

@@ -1,13 +1,13 @@
 """Train the detector, segmentor or classifier of a config; its default_scope names the toolbox.
 
 python demo/digit_scenes.py    # the data of the next line
-python tools/train.py configs/demo/retinanet_multiscale-cpvt_digits.py
-torchrun --nproc-per-node 8 tools/train.py CONFIG --launcher pytorch
+cpvt train configs/demo/retinanet_multiscale-cpvt_digits.py
+torchrun --nproc-per-node 8 -m cpvt train CONFIG --launcher pytorch
 """
 
 from collections.abc import Sequence
 
-import command_line as cli
+from cpvt import command_line as cli
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -35,7 +35,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = dict(amp=args.amp or args.amp_dtype is not None, amp_dtype=args.amp_dtype)
     options |= dict(auto_scale_lr=args.auto_scale_lr, progress=not args.no_progress)
     train(cli.config_from(args), resume=args.resume, **options)
-
-
-if __name__ == '__main__':
-    cli.run(main)

@@ -1,15 +1,15 @@
 """Write a ready config for your own data.
 
-    python tools/make_config.py my_data/ --out mine/config.py
-    python tools/make_config.py coco train.json images/ --val val.json images/ \\
+    cpvt make-config my_data/ --out mine/config.py
+    cpvt make-config coco train.json images/ --val val.json images/ \\
         --out mine/detector.py
-    python tools/make_config.py voc VOCdevkit/VOC2007 --out mine/detector.py
-    python tools/make_config.py yolo data.yaml --out mine/detector.py
-    python tools/make_config.py instances train.json images/ \\
+    cpvt make-config voc VOCdevkit/VOC2007 --out mine/detector.py
+    cpvt make-config yolo data.yaml --out mine/detector.py
+    cpvt make-config instances train.json images/ \\
         --out mine/instances.py
-    python tools/make_config.py masks images/ masks/ --classes classes.txt \\
+    cpvt make-config masks images/ masks/ --classes classes.txt \\
         --out mine/segmentor.py
-    python tools/make_config.py folders photos/ --out mine/classifier.py
+    cpvt make-config folders photos/ --out mine/classifier.py
 
 Without a name of the form, as in the first line, it is recognised.
 
@@ -17,17 +17,21 @@ The config has classes, paths, split, scale, schedule and weights to start from.
 shipped recipe, which is written to the folder of its name: keep the two together. Boxes, masks
 and lists of images are converted to the same folder; images stay where they are.
 
-Then: tools/train.py CONFIG, tools/test.py and tools/infer.py with its checkpoint. Without --val,
+Then: cpvt train CONFIG, cpvt test and cpvt infer with its checkpoint. Without --val,
 the data are split by their folders or lists train and val, or else every fifth image is for
 validation. The forms: docs/own_data.md.
 """
 
 import argparse
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import command_line as cli
+# Until own_data is part of the package, it lies beside the scripts, of a clone or installed ones.
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'cpvt_backbones/.mim/tools'))
+
 from own_data import (
     Form,
     Part,
@@ -58,6 +62,8 @@ from own_data import (
     write_config,
     write_sheet,
 )
+
+from cpvt import command_line as cli
 
 # The task of each form, and the numbers of paths that it takes.
 KINDS = dict(
@@ -98,7 +104,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         '--add',
         type=Path,
         metavar='FOLDER',
-        help='boxes, instances: output folder of tools/infer.py, whose objects are trained on, too',
+        help='boxes, instances: output folder of cpvt infer, whose objects are trained on, too',
     )
     parser.add_argument(
         '--classes',
@@ -276,10 +282,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = shlex.quote(str(args.out))
     checkpoint = shlex.quote(f'{work_dir(args.out)}/{unit}_{fields["length"]}.pth')
     out_dir = f' --out-dir {shlex.quote(f"out/{args.out.stem}")}'
-    print(f'python tools/train.py {config}')
-    print(f'python tools/test.py {config} {checkpoint}')
-    print(f'python tools/infer.py {config} {checkpoint} PHOTOS{out_dir}{settings.infer}')
-
-
-if __name__ == '__main__':
-    cli.run(main)
+    print(f'{cli.command("train")} {config}')
+    print(f'{cli.command("test")} {config} {checkpoint}')
+    print(f'{cli.command("infer")} {config} {checkpoint} PHOTOS{out_dir}{settings.infer}')

@@ -1,7 +1,7 @@
 """Parameters, multiply-adds, attention's share and peak memory of models at any image size.
 
-    python tools/get_flops.py CONFIG --shape 800x1344
-    python tools/get_flops.py retinanet=CONFIG \\
+    cpvt get-flops CONFIG --shape 800x1344
+    cpvt get-flops retinanet=CONFIG \\
         column="dict(type='CPVT', arch='small')" \\
         --shape 224 512 800x1344 --memory --out work_dirs/flops.csv
 
@@ -15,8 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import command_line as cli
-from rich.progress import track
+from cpvt import command_line as cli
 
 
 class DictCalls(ast.NodeTransformer):
@@ -78,8 +77,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except argparse.ArgumentTypeError as error:
         parser.error(f'--shape: {error}')
     import torch
-    from plots import draw_complexity
+    from rich.progress import track
 
+    from cpvt.plots import draw_complexity
     from cpvt_backbones.analysis.complexity import complexity_against_size
     from cpvt_backbones.analysis.tables import read_table, write_table
 
@@ -122,7 +122,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.out:
         draw_complexity(args.out, args.out.with_suffix('.png'))
         print(f'written: {args.out} and {args.out.with_suffix(".png")}')
-
-
-if __name__ == '__main__':
-    cli.run(main)

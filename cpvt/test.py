@@ -1,13 +1,13 @@
 """Evaluate a checkpoint on the test set of a detection, segmentation or classification config.
 
-python tools/test.py CONFIG CHECKPOINT
-python tools/test.py NAME    # shipped weights
-torchrun --nproc-per-node 8 tools/test.py CONFIG FILE --launcher pytorch
+cpvt test CONFIG CHECKPOINT
+cpvt test NAME    # shipped weights
+torchrun --nproc-per-node 8 -m cpvt test CONFIG FILE --launcher pytorch
 """
 
 from collections.abc import Sequence
 
-import command_line as cli
+from cpvt import command_line as cli
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -34,7 +34,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         show_dir=args.show_dir,
         tta=args.tta,
     )
-
-
-if __name__ == '__main__':
-    cli.run(main)

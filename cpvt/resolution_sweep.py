@@ -1,18 +1,18 @@
 """Evaluate trained models at several image sizes without fine-tuning: metric, time and memory.
 
-    python tools/resolution_sweep.py --models pyramid=CONFIG:CHECKPOINT NAME \\
+    cpvt resolution-sweep --models pyramid=CONFIG:CHECKPOINT NAME \\
         --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
 
 Rows that the CSV already holds are not evaluated again. Without --models the CSV is only drawn.
 --write stores the range of sizes at which each model is good beside its checkpoint, where
-tools/infer.py and tools/export.py find it.
+cpvt infer and cpvt export find it.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import command_line as cli
+from cpvt import command_line as cli
 
 if TYPE_CHECKING:
     from cpvt_backbones.analysis.resolution import SweepModel, SweepRow
@@ -45,8 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    from plots import draw_sweep
-
+    from cpvt.plots import draw_sweep
     from cpvt_backbones.analysis.image_size import TestSize
     from cpvt_backbones.analysis.resolution import (
         SweepModel,
@@ -89,7 +88,3 @@ def _write_range(model: 'SweepModel', rows: 'Sequence[SweepRow]', limit: int | N
     own = [row for row in rows if (row.model, row.source) == (model.name, source)]
     found = good_sizes(own)
     print(f'{found.write(model.checkpoint)}: {model.name} is good at {found}')
-
-
-if __name__ == '__main__':
-    cli.run(main)

@@ -1,6 +1,6 @@
 """Common parts of the command lines: parser, arguments, sizes and errors.
 
-A tool defines ``main(argv=None)``, which uses :func:`make_parser`, and ends in ``run(main)``. It
+A command defines ``main(argv=None)``, which uses :func:`make_parser`, and ends in ``run(main)``. It
 imports the package after its arguments are parsed: torch and mmengine take seconds.
 """
 
@@ -71,7 +71,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = []
         for paragraph in text.strip().split('\n\n'):
-            if re.match(r' *(python|torchrun|pip) ', paragraph):
+            if re.match(r' *(cpvt|python|torchrun|pip) ', paragraph):
                 paragraphs.append(textwrap.indent(textwrap.dedent(paragraph), '    '))
             else:
                 paragraphs.append('\n'.join(self._split_lines(paragraph, width)))
@@ -141,6 +141,15 @@ def make_parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 _PARSERS: list[argparse.ArgumentParser] = []  # the last one made is that of the tool that runs
+
+
+def command(name: str) -> str:
+    """The command of a name, such as ``make-config``, as this program was started: ``cpvt`` or a
+    script.
+    """
+    if sys.argv[0].startswith('cpvt '):
+        return f'cpvt {name}'
+    return f'python tools/{name.replace("-", "_")}.py'
 
 
 def keep_memory() -> bool:
@@ -216,22 +225,24 @@ def run(
     try:
         with quiet():
             main()
-    except KeyboardInterrupt:
-        _stop(interrupted, 130)
+    except KeyboardInterrupt as error:
+        stop(str(error) or interrupted, 130)
     except SyntaxError as error:  # mmengine's, whatever stops it while it formats a config
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        _stop(interrupted, 130)
+        stop(interrupted, 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ImportError, KeyError, TypeError, ValueError) as error:
         folders = [Path(__file__).parent, folder or Path(inspect.getfile(main)).parent]
+        if 'own_data' in sys.modules:
+            folders.append(Path(str(sys.modules['own_data'].__file__)).parent)
         package = importlib.util.find_spec('cpvt_backbones')  # imports nothing
         if package is not None and package.origin is not None:
             folders.append(Path(package.origin).parent)
         if not _is_mistake(error, folders):
             raise
-        _stop(f'error: {with_options(_text_of(error))}', 2)
+        stop(f'error: {with_options(_text_of(error))}', 2)
 
 
 def with_options(message: str) -> str:
@@ -300,7 +311,8 @@ def _is_within(file: str | None, folders: Sequence[Path]) -> bool:
     return file is not None and any(Path(file).is_relative_to(folder) for folder in folders)
 
 
-def _stop(message: str, code: int) -> NoReturn:
+def stop(message: str, code: int) -> NoReturn:
+    """End the program with a line on stderr, and with the traceback for ``CPVT_DEBUG=1``."""
     if is_debugging():
         traceback.print_exc()
     print(' '.join(line.strip() for line in message.splitlines()), file=sys.stderr)
@@ -454,9 +466,7 @@ def add_model_arguments(
 
     :func:`split_model` reads them.
     """
-    alone = 'the name of shipped weights' + (
-        ' or a file that tools/export.py wrote' if exported else ''
-    )
+    alone = 'the name of shipped weights' + (' or a file of cpvt export' if exported else '')
     parser.add_argument(
         'config', metavar='CONFIG', help=f'config file; {alone} stands alone for CONFIG CHECKPOINT'
     )

@@ -1,8 +1,8 @@
 """Write the weights of a training checkpoint for release: weights only, fp16 on request, hash in
 the name.
 
-    python tools/publish_checkpoint.py runs/epoch_12.pth retinanet.pth
-    python tools/publish_checkpoint.py work_dirs/retinanet pcpvt-s.safetensors \\
+    cpvt publish-checkpoint runs/epoch_12.pth retinanet.pth
+    cpvt publish-checkpoint work_dirs/retinanet pcpvt-s.safetensors \\
         --backbone --half
 
 Optimizer, logs and random states stay behind. The name gets the first eight digits of the file's
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import command_line as cli
+from cpvt import command_line as cli
 
 
 def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Path:
@@ -65,7 +65,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.print_file_of(args.source)
     path = publish(args.source, args.destination, backbone=args.backbone, half=args.half)
     print(f'{path}  {path.stat().st_size / 2**20:.1f} MiB')
-
-
-if __name__ == '__main__':
-    cli.run(main)
