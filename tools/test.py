@@ -1,0 +1,7 @@
+"""``cpvt test`` as a script."""
+
+from cpvt.command_line import run
+from cpvt.test import main
+
+if __name__ == '__main__':
+    run(main)
