@@ -27,7 +27,7 @@ demo: $(READY)  ## train a small detector and a small segmentor, run both at siz
 	$(BIN)/python demo/demo.py $(ARGS)
 
 # What finishes in a minute on two cores, the imports of the toolboxes included.
-QUICK := tests/layers tests/checkpoints --ignore=tests/checkpoints/test_costly.py \
+QUICK := tests/layers tests/checkpoints \
 	tests/golden/test_golden.py::test_backbones \
 	$(addprefix tests/backbones/test_,arguments.py outputs.py state_dict.py fuse.py)
 

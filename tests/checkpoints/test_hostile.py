@@ -8,12 +8,15 @@ import hashlib
 import os
 import pickle
 import zipfile
+from collections import Counter, OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from hostile import hostile_pickles, refused, write_hostile_files
+from hostile import Call, hostile_pickles, refused, write_hostile_files
 from mmengine.config import Config
+from mmengine.logging import HistoryBuffer
 from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
 from test_mmengine_loader import make_runner
@@ -48,6 +51,10 @@ DOORS = dict(
 )
 
 
+# Archives with a harmless pickle, which torch reads, and another one, which nothing opens.
+NEVER_OPENED = {'second_pickle', 'second_of_one_name', 'after_the_end'}
+
+
 @pytest.fixture
 def extensions():
     """What the opcodes EXT1, EXT2 and EXT4 name."""
@@ -80,10 +87,52 @@ def test_nothing_runs(door, tmp_path, extensions):
     files = write_hostile_files(tmp_path, f'touch {trace}')
     assert len(files) >= 50
     for file in files:
-        with pytest.raises(CheckpointError) as error:
+        try:
             DOORS[door](file)
-        assert file.name in str(error.value) and '\n' not in str(error.value)
+            assert file.stem in NEVER_OPENED, file.name
+        except CheckpointError as error:
+            assert file.name in str(error) and '\n' not in str(error)
         assert not trace.exists(), file.name
+
+
+@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
+def test_state_that_takes_the_place_of_a_method(zipped, tmp_path):
+    """Attributes of tensors and dicts are not read, except for the versions in a state dict."""
+    weight, parameter = torch.ones(2, 2), nn.Parameter(torch.zeros(2))
+    for tensor in (weight, parameter):
+        tensor.isfinite = tensor.tolist = tensor.is_floating_point = 1
+    shadows = dict(items=1, keys=1, values=1, _metadata={'': dict(version=1)})
+    state = Call(OrderedDict, [['weight', weight], ['bias', parameter]], state=shadows)
+    content = dict(state_dict=state, milestones=Call(Counter, dict(a=1), state=shadows))
+    torch.save(content, tmp_path / 'w.pth', _use_new_zipfile_serialization=zipped)
+    found = read_checkpoint(tmp_path / 'w.pth')
+    assert vars(found['state_dict']) == dict(_metadata={'': dict(version=1)})
+    assert list(found['milestones'].items()) == [('a', 1)]
+    model = nn.Linear(2, 2)
+    load_weights(model, tmp_path / 'w.pth')
+    assert torch.equal(model.weight, torch.ones(2, 2)) and torch.equal(model.bias, torch.zeros(2))
+
+
+def test_log_buffers_change_no_method_of_their_class(tmp_path):
+    """mmengine's own ``__setstate__`` writes the functions in a file into the class."""
+    HistoryBuffer()  # registers its methods
+    before = dict(HistoryBuffer._statistics_methods)
+    log = dict(_log_history=np.ones(2), _count_history=np.ones(2))
+    state = dict(log, statistics_methods=dict(mean='replaced', other='added'), update='replaced')
+    buffer = Call(HistoryBuffer, state=state)
+    torch.save(dict(state_dict={}, message_hub=dict(log_scalars=dict(loss=buffer))), tmp_path / 'w')
+    found = read_checkpoint(tmp_path / 'w')['message_hub']['log_scalars']['loss']
+    assert HistoryBuffer._statistics_methods == before
+    assert found.mean() == 1 and callable(found.update)
+
+
+def test_arrays_of_objects_are_not_built(tmp_path):
+    """NumPy builds them from what a file says of their memory."""
+    objects = np.array([{}, None])
+    arrays = dict(objects=objects, fields=np.zeros(2, [('a', 'O')]), number=np.int64(3))
+    torch.save(dict(state_dict={}, **arrays), tmp_path / 'w.pth')
+    found = read_checkpoint(tmp_path / 'w.pth')
+    assert found == dict(state_dict={}, objects=None, fields=None, number=3)
 
 
 @pytest.mark.parametrize('resume', [False, True], ids=['load_from', 'resume'])
@@ -106,13 +155,6 @@ def recursive():
     return content
 
 
-def nested(levels):
-    content = {}
-    for _ in range(levels):
-        content = dict(state_dict=content)
-    return content
-
-
 DAMAGED = {
     'list': [torch.ones(2)],
     'number': 5,
@@ -121,14 +163,11 @@ DAMAGED = {
     'bare_numbers_for_names': {0: torch.ones(2)},
     'nothing': {},
     'recursive': recursive(),
-    'deep': nested(150),
     'sparse': dict(state_dict=dict(weight=torch.eye(2).to_sparse())),
     'meta': dict(state_dict=dict(weight=torch.empty(2, 2, device='meta'))),
     'quantized': dict(
         state_dict=dict(weight=torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8))
     ),
-    'repeated': dict(state_dict=dict(weight=torch.zeros(1).expand(10**10, 192))),
-    'repeated_often': dict(state_dict={str(i): torch.zeros(1).expand(10**4) for i in range(99)}),
 }
 
 
@@ -190,24 +229,6 @@ def test_every_flipped_bit_in_the_list_of_files(tmp_path):
         assert torch.equal(found['weight'], weight), (place // 8 - start, place % 8)
         read += 1
     assert read > 0  # the time of a record has no meaning
-
-
-def test_an_archive_that_unpacks_to_more_than_its_size(tmp_path):
-    torch.save(dict(weight=torch.zeros(10**6)), tmp_path / 'w.pth')
-    with (
-        zipfile.ZipFile(tmp_path / 'w.pth') as old,
-        zipfile.ZipFile(tmp_path / 'bomb.pth', 'w') as new,
-    ):
-        for name in old.namelist():
-            new.writestr(name, old.read(name), compress_type=zipfile.ZIP_DEFLATED)
-    refused(tmp_path / 'bomb.pth', r"bomb.pth' is truncated or damaged \(it would unpack to more")
-
-
-def test_a_bytearray_of_any_size_is_not_allocated(tmp_path):
-    (tmp_path / 'w.pth').write_bytes(
-        b'\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x10\x85R.'
-    )
-    refused(tmp_path / 'w.pth', r'refused: opening it would import builtins.bytearray')
 
 
 def test_what_names_the_newest_checkpoint_is_no_text(tmp_path):

@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import zipfile
 from argparse import Namespace
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -168,9 +169,24 @@ def test_other_content_of_training_scripts(tmp_path):
     assert content['logs'] == (dict(loss=0.5), dict(loss=0.5))
 
 
+def test_state_dict_of_python_2(tmp_path):
+    """It stores an ordered dict as a list of pairs."""
+
+    class Ordered:
+        def __init__(self, *pairs):
+            self.pairs = pairs
+
+        def __reduce__(self):
+            return OrderedDict, ([list(pair) for pair in self.pairs],)
+
+    torch.save(Ordered(('a', torch.ones(2)), ('b', torch.zeros(1))), tmp_path / 'w.pth')
+    found = read_checkpoint(tmp_path / 'w.pth')
+    assert list(found) == ['a', 'b'] and torch.equal(found['a'], torch.ones(2))
+
+
 def test_another_protocol_than_that_of_torch_save_is_named(tmp_path):
     torch.save(WEIGHTS, tmp_path / 'w.pth', pickle_protocol=4)
-    refused(tmp_path / 'w.pth', 'is refused: its pickle is of protocol 4; torch.sav')
+    refused(tmp_path / 'w.pth', 'is refused: its pickle is of protocol 4 or later; torch.sav')
 
 
 def test_stored_module_is_refused_by_class_name(tmp_path):
@@ -213,7 +229,7 @@ def archive(name):
         (b'\n <!DOCTYPE html><html>404</html>', 'a web page: the download failed'),
         (gzip.compress(saved(dict(w=torch.ones(2)))), 'compressed by gzip: unpack it'),
         (b'\x89HDF\r\n\x1a\n' + bytes(50), 'HDF5, as Keras writes it'),
-        (b'hello world, this is text', r'is no checkpoint, or damaged \(a value is missing\)'),
+        (b'hello world, this is text', r'is truncated or damaged \(a value is missing\)'),
         (save(dict(w=torch.ones(2))), r'a file of safetensors: rename it to \*.safetensors'),
         (archive('readme.txt'), 'is truncated or damaged'),
         (saved(torch.ones(2)), "'.*w.pth' holds a Tensor, not a dict of weights"),

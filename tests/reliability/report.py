@@ -32,12 +32,6 @@ PROMISES: dict[str, str] = {
     'A checkpoint is read completely or refused by name': (
         'tests/checkpoints/test_reading.py tests/tools/test_damaged_checkpoints.py'
     ),
-    'A small file is read or refused in 20 CPU seconds and 1 GiB': (
-        'tests/checkpoints/test_costly.py'
-    ),
-    'Reading a checkpoint takes at most twice the memory of its file': (
-        'tests/reliability/test_reading_memory.py'
-    ),
     'A resume refuses edited states, and follows a new batch size and schedule': (
         'tests/engine/test_resume_safety.py tests/engine/test_resuming.py'
     ),

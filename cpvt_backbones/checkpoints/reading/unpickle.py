@@ -1,41 +1,62 @@
-"""Weights-only reading of ``torch.save``: tensors, numbers, logs and plain data, and
-nothing else.
+"""Weights-only reading of ``torch.save``: tensors, numbers, logs and plain data.
+
+torch's weights-only loader imports nothing that a file names. Classes that training frameworks
+store beside the weights are read as :class:`StandIn`, never as themselves: ``getattr`` and the
+methods of mmengine's log buffers could otherwise be replaced by a file.
 """
 
-import io
-import os
 import pickle
 import re
-import struct
+import tarfile
 import threading
+import warnings
 import zipfile
 from _codecs import encode
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
 from torch import Tensor, nn
 
-from cpvt_backbones.errors import InputError
-
 from ..report import CheckpointError
-from .opcodes import STAND_INS, PickleScan, Refused
 
-MAX_PICKLE = 256 << 20  # bytes; mmengine's logs of 10 losses over 1,000,000 iterations take 200 MB
-MAX_DIRECTORY = 16 << 20  # bytes of an archive's list of files
+# Logs and random states of mmengine's Runner, command line arguments of the authors' scripts, parts
+# of configs.
+STAND_INS = (
+    'argparse.Namespace',
+    'builtins.bytes',
+    'builtins.getattr',
+    'builtins.slice',
+    'mmengine.config.config.ConfigDict',
+    'mmengine.logging.history_buffer.HistoryBuffer',
+    'numpy._core.multiarray._reconstruct',
+    'numpy._core.multiarray.scalar',
+    'numpy.core.multiarray._reconstruct',
+    'numpy.core.multiarray.scalar',
+    'numpy.dtype',
+    'numpy.ndarray',
+    'pathlib.Path',
+    'pathlib.PosixPath',
+    'pathlib.WindowsPath',
+    'pathlib._local.Path',
+    'pathlib._local.PosixPath',
+    'pathlib._local.WindowsPath',
+)
 FOLDER = 0x10  # attribute of a file in an archive; torch leaves the memory of its tensor as it is
-MAX_DIMS = 64  # torch's own operations take no more
-MAX_DEPTH = 100
-MAX_VALUES = 1_000_000
 _NUMBERS = re.compile('b1|[iufc](1|2|4|8|16)')
 _PLAIN = (str, bytes, int, float, complex, bool, torch.Size, torch.dtype, torch.device)
 _BUILT = (np.ndarray, np.generic, np.dtype, HistoryBuffer, slice)  # of stand-ins, by _build
-_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# How torch's loader names what it does not import.
+_UNKNOWN_CLASS = re.compile(r'GLOBAL ([^\s]+) w')
 # Bytes of Python 2's protocol, and sets; torch allows them from 2.5 on.
 _ALLOWED_LATER: list[Any] = [encode, set]
 _LOCK = threading.Lock()
+
+
+class Refused(ValueError):
+    """A file that is not read; the reason completes "the file is refused: "."""
 
 
 class StandIn:
@@ -64,16 +85,15 @@ def read_pickled(file: Path) -> Any:
     log buffers.
 
     Raises:
-        CheckpointError: The file is damaged or of another format, needs another import or more than
-            the limits of this module and of :mod:`.opcodes`, holds tensors that are not dense or
-            need more memory than the file has, or refers to itself.
+        CheckpointError: The file is damaged or of another format, needs an import, or holds tensors
+            that are not dense.
     """
     name = f'checkpoint: {str(file)!r}'
     try:
-        _check_pickles(file)
-        return _Cleaner(file.stat().st_size).clean(_load(file))
+        _check_archive(file)
+        return _plain(_load(file))
     except Exception as error:  # damage can raise anything in a zip reader and an unpickler
-        reason = (str(error).strip() or type(error).__name__).split('\n')[0][:300]
+        reason = _reason(error)
         if file.suffix == '.pkl':
             reason += (
                 '; a .pkl file of NumPy arrays (detectron2): if you trust it, open it by'
@@ -84,53 +104,68 @@ def read_pickled(file: Path) -> Any:
         fault = 'truncated or damaged'
         if isinstance(error, pickle.UnpicklingError):
             fault = 'no checkpoint, or damaged'
-        raise CheckpointError(f'{name} is {fault} ({reason.split(". ")[0]})') from error
+        raise CheckpointError(f'{name} is {fault} ({reason})') from error
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of an error."""
+    if isinstance(error, RecursionError):
+        return 'it is nested too deep, or refers to itself'
+    message = str(error)
+    if isinstance(error, Refused):
+        return message
+    if isinstance(error, LookupError):  # its text is a position or key alone
+        return 'a value is missing'
+    message = message.rpartition('WeightsUnpickler error: ')[2].strip() or type(error).__name__
+    return message.split('\n')[0][:300].split('. ')[0]
 
 
 def _load(file: Path) -> Any:
     """Load with stand-ins for the classes in ``STAND_INS``, and without the classes that the user's
     code allows.
     """
-    with _LOCK:
+    with _LOCK, warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'Detected pickle protocol')
         before = torch.serialization.get_safe_globals()
         torch.serialization.clear_safe_globals()
         torch.serialization.add_safe_globals([*_CLASSES, *_ALLOWED_LATER])
         try:
             return torch.load(file, map_location='cpu', weights_only=True)
+        except pickle.UnpicklingError as error:
+            _explain(str(error))
+            raise
         finally:
             torch.serialization.clear_safe_globals()
             torch.serialization.add_safe_globals(before)
 
 
-def _check_pickles(file: Path) -> None:
-    """Check all pickles of a file, and the checksums of an archive, which torch does not."""
-    scan = PickleScan()
+def _explain(message: str) -> None:
+    """Raise :class:`Refused` for what the weights-only loader does not read."""
+    if unknown := _UNKNOWN_CLASS.search(message):
+        raise Refused(
+            f'opening it would import {ascii(unknown[1])[1:-1]:.100}, and a checkpoint needs only'
+            ' dense tensors and plain data; if you trust it, save its state dict alone'
+        )
+    if 'Unsupported operand 149' in message:  # FRAME, the first opcode after the protocol
+        raise Refused('its pickle is of protocol 4 or later; torch.save writes protocol 2')
+
+
+def _check_archive(file: Path) -> None:
+    """Refuse archives of other formats, and compare the checksums, which torch does not."""
     with file.open('rb') as stream:
-        if stream.read(4) != b'PK\x03\x04':  # torch's test of an archive
-            stream.seek(0)
-            for _ in range(5):  # torch's old format: five pickles, then raw storages
-                scan.check(stream)
-            return
-        _check_directory(stream)
-        with zipfile.ZipFile(stream) as archive:
-            members = archive.infolist()
-            _check_kind([member.filename for member in members])
-            if any(member.compress_type not in _COMPRESSIONS for member in members):
-                raise InputError('it is compressed by a method that torch does not know')
-            if any(member.external_attr & FOLDER for member in members):
-                raise InputError('a record in it is marked as a folder, which torch does not read')
-            if sum(member.file_size for member in members) > file.stat().st_size:
-                raise InputError('it would unpack to more than its size')
-            if damaged := archive.testzip():
-                raise InputError(f'wrong checksum of {damaged}')
-            pickles = [member for member in members if member.filename.lower().endswith('.pkl')]
-            if sum(member.file_size for member in pickles) > MAX_PICKLE:
-                raise Refused(f'its pickle has more than {MAX_PICKLE >> 20} MiB')
-            for member in pickles:
-                content = io.BytesIO(archive.read(member))
-                scan.check(content)
-                if content.read(1):
-                    raise Refused('a pickle in it has something after its end')
+        is_zip = stream.read(4) == b'PK\x03\x04'  # torch's own test
+    if not is_zip:
+        # Before 2.6, torch's weights-only loader ran code in tar files (CVE-2025-32434).
+        if tarfile.is_tarfile(file):
+            raise Refused('it is a tar archive: unpack it, or save its weights by torch.save')
+        return
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        _check_kind([member.filename for member in members])
+        if any(member.external_attr & FOLDER for member in members):
+            raise ValueError('a record in it is marked as a folder, which torch does not read')
+        if damaged := archive.testzip():
+            raise ValueError(f'wrong checksum of {damaged}')
 
 
 def _check_kind(names: list[str]) -> None:
@@ -147,96 +182,50 @@ def _check_kind(names: list[str]) -> None:
         )
 
 
-def _check_directory(stream: IO[bytes]) -> None:
-    """Check that an archive ends in its list of files and nothing else.
+def _plain(value: Any, path: tuple[Any, ...] = ()) -> Any:
+    """Plain data and dense tensors; ``path`` are the keys to the value.
 
-    Otherwise Python's reader, which checks the pickle, and torch's, which loads it, may use two
-    different lists.
+    Raises:
+        ValueError: A tensor is not dense.
     """
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(max(0, size - 98))
-    tail = stream.read().rjust(98, b'\0')
-    if tail[-22:-18] != b'PK\x05\x06' or tail[-2:] != b'\0\0':
-        raise InputError(_NO_END)
-    if tail[-42:-38] == b'PK\x06\x07':  # torch writes the records of large archives always
-        if tail[:4] != b'PK\x06\x06' or struct.unpack('<Q', tail[-34:-26]) != (size - 98,):
-            raise InputError(_NO_END)
-        end = size - 98
-        length, start = struct.unpack('<2Q', tail[40:56])
-    else:
-        end = size - 22
-        length, start = struct.unpack('<2L', tail[-10:-2])
-    if start + length != end:
-        raise InputError('its list of files is not at its end')
-    if length > MAX_DIRECTORY:
-        raise Refused(f'its list of files has more than {MAX_DIRECTORY >> 20} MiB')
-
-
-_NO_END = 'its end is no end of an archive of torch.save'
-
-
-class _Cleaner:
-    """Checks the content of a file of ``size`` bytes, and replaces its stand-ins."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._repeated = 0
-        self._values = 0
-
-    def clean(self, value: Any, path: tuple[Any, ...] = ()) -> Any:
-        """Return plain data and dense tensors.
-
-        Raise ``ValueError`` or :class:`Refused` for others. ``path`` are the keys to the value.
-        """
-        self._values += 1  # parts that are shared count as often as they are met
-        if self._values > MAX_VALUES:
-            raise Refused(f'it has more than {MAX_VALUES:,} values')
-        if len(path) > MAX_DEPTH:
-            raise InputError(f'it is nested more than {MAX_DEPTH} levels deep, or refers to itself')
-        if isinstance(value, Tensor):
-            return self._checked(value, '.'.join(map(str, path))[:200] or 'the tensor')
-        if isinstance(value, StandIn):
-            arguments, state = self.clean((value.arguments, value.state), path)
-            return _build(type(value).__name__, arguments, state)
-        if isinstance(value, dict):
-            return self._clean_dict(value, path)
-        if type(value) in (list, tuple, set):
-            parts = [self.clean(part, (*path, i)) for i, part in enumerate(value)]
-            if type(value) is not list:
-                return type(value)(parts)
-            value[:] = parts  # other values may share it, as they may a dict
-            return value
-        return value if isinstance(value, (*_PLAIN, *_BUILT)) else None
-
-    def _clean_dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> dict[Any, Any]:
-        for key in value:
-            value[key] = self.clean(value[key], (*path, key))
-        if type(value) is not dict:  # any other attribute could take the place of a method
-            versions = vars(value).get('_metadata')
-            vars(value).clear()
-            if versions is not None:
-                vars(value).update(_metadata=self.clean(versions, path))
+    if isinstance(value, Tensor):
+        return _dense(value, '.'.join(map(str, path))[:200] or 'the tensor')
+    if isinstance(value, StandIn):
+        arguments, state = _plain((value.arguments, value.state), path)
+        return _build(type(value).__name__, arguments, state)
+    if isinstance(value, dict):
+        return _plain_dict(value, path)
+    if type(value) in (list, tuple, set):
+        parts = [_plain(part, (*path, i)) for i, part in enumerate(value)]
+        if type(value) is not list:
+            return type(value)(parts)
+        value[:] = parts  # other values may share it, as they may a dict
         return value
+    return value if isinstance(value, (*_PLAIN, *_BUILT)) else None
 
-    def _checked(self, tensor: Tensor, name: str) -> Tensor:
-        if type(tensor) not in (Tensor, nn.Parameter):
-            raise InputError(f'{name} is a {type(tensor).__name__}, not a tensor')
-        tensor = Tensor.detach(tensor)  # without attributes, which could take the place of methods
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != 'cpu':
-            raise InputError(f'{name} is no dense tensor')
-        if tensor.dim() > MAX_DIMS:
-            raise Refused(f'{name} has {tensor.dim()} dimensions; at most {MAX_DIMS} are read')
-        # A repeated value takes four bytes in a file, and any amount once it is copied.
-        stored = tensor.untyped_storage().nbytes()
-        self._repeated += max(0, tensor.numel() * tensor.element_size() - stored)
-        if stored > self._size or self._repeated > self._size:
-            raise InputError(
-                f'{name} of shape {tuple(tensor.shape)} takes more memory than the file has'
-            )
-        return tensor
+
+def _plain_dict(value: dict[Any, Any], path: tuple[Any, ...]) -> dict[Any, Any]:
+    for key in value:
+        value[key] = _plain(value[key], (*path, key))
+    if type(value) is not dict:  # any other attribute could take the place of a method
+        versions = vars(value).get('_metadata')
+        vars(value).clear()
+        if versions is not None:
+            vars(value).update(_metadata=_plain(versions, path))
+    return value
+
+
+def _dense(tensor: Tensor, name: str) -> Tensor:
+    if type(tensor) not in (Tensor, nn.Parameter):
+        raise ValueError(f'{name} is a {type(tensor).__name__}, not a tensor')
+    tensor = Tensor.detach(tensor)  # without attributes, which could take the place of methods
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != 'cpu':
+        raise ValueError(f'{name} is no dense tensor')
+    return tensor
 
 
 def _build(name: str, arguments: Any, state: Any) -> Any:
+    """The object that a stand-in stands for, as plain data; ``None`` for those without a use."""
     match name, arguments, state:
         case 'dtype', [str(kind), *_], [_, str(order), *_] if (
             _NUMBERS.fullmatch(kind) and order in '<>|='
