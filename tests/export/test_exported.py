@@ -86,6 +86,7 @@ def test_an_inferencer_runs_a_file(files, name):
         assert (result.prediction['seg_map'] == expected).mean() > 0.999
 
 
+@pytest.mark.full
 def test_logits_of_a_file_of_class_maps_are_votes(files):
     maps, logits = (ExportedModel(files / f'{name}.pt2') for name in ('maps', 'logits'))
     assert maps.fingerprint != logits.fingerprint
@@ -106,6 +107,7 @@ def test_features_from_onnx(onnx_file):
     np.testing.assert_allclose(found['features'][0], expected[0].numpy(), atol=1e-3)
 
 
+@pytest.mark.full
 def test_signals_after_files_of_openvino_are_closed(onnx_file):
     """OpenVINO replaces the stack of signal handlers, which is of no use once its owner is
     deleted.
@@ -172,6 +174,7 @@ def test_missing_files_and_runtimes(onnx_file, monkeypatch):
         ExportedModel(onnx_file[1], runtime='openvino')
 
 
+@pytest.mark.full
 def test_openvino_after_a_first_image_of_one_token(tmp_path):
     """OpenVINO 2026.4 computed all later images wrongly."""
     pytest.importorskip('openvino')

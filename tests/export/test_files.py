@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from export_models import Toolbox, classifier, detector, rcnn, segmentor
-from tiny import DENSE, POSITIONS, TWO_BLOCKS, column, multi_scale, pyramid, randomise
+from tiny import DENSE, POSITIONS, TWO_BLOCKS, column, multi_scale, only, pyramid, randomise
 
 from cpvt_backbones.export import Features, export, features_of, graph_of, reference_of, verify
 from cpvt_backbones.export.exported import ExportedModel
@@ -42,6 +42,7 @@ def whole_model(model, **options):
     return graph, reference_of(graph, Toolbox(model))
 
 
+@pytest.mark.full
 def test_backbone_in_onnx(tmp_path):
     """Windows larger than some grids, complete and padded windows, prefix tokens and coordinates of
     the whole grid.
@@ -66,6 +67,7 @@ def test_backbone_in_onnx(tmp_path):
         assert one.difference < 0.1
 
 
+@pytest.mark.full
 def test_detector_in_onnx(tmp_path):
     pytest.importorskip('onnxscript')
     onnx = pytest.importorskip('onnx')
@@ -104,7 +106,7 @@ def path_of(folder, format):
     return folder / f'model{EXPORT_FORMATS[format]}'
 
 
-@pytest.mark.parametrize(('name', 'format'), QUICK)
+@pytest.mark.parametrize(('name', 'format'), only(('classifier', 'onnx'), of=QUICK))
 def test_small_models(name, format, tmp_path):
     exported = check(*MODELS[name](), path_of(tmp_path, format), format=format)
     assert exported.metadata['input'] == 'pixels'

@@ -44,6 +44,7 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize('name', ['segmentor', 'detector'])
 def test_a_copy_rounds_matrix_products_alone(name, files, tmp_path):
     path, copy = files / f'{name}.onnx', tmp_path / 'copy.onnx'
@@ -72,6 +73,7 @@ def test_a_copy_rounds_matrix_products_alone(name, files, tmp_path):
         assert 1e-5 < error < 0.1, 'that of 7 bits'
 
 
+@pytest.mark.full
 def test_no_shape_of_a_weight_is_handed_to_onnxruntime(files, tmp_path, monkeypatch):
     """Releases before 1.32 transpose weights and keep these shapes: `quantize_dynamic` fails."""
     path, models = files / 'segmentor.onnx', []
@@ -112,6 +114,7 @@ def groups(node):
     return next((one.i for one in node.attribute if one.name == 'group'), 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize('name', ['segmentor', 'detector'])
 def test_a_static_copy_rounds_all_but_pegs_and_attention(name, files, tmp_path):
     path, copy = files / f'{name}.onnx', tmp_path / 'copy.onnx'
@@ -151,6 +154,7 @@ def test_a_static_copy_rounds_all_but_pegs_and_attention(name, files, tmp_path):
             assert 1e-5 < error < 0.2, 'that of 7 bits'
 
 
+@pytest.mark.full
 def test_a_static_copy_needs_images(files, tmp_path):
     path = files / 'segmentor.onnx'
     with pytest.raises(ValueError, match=r"calibration must have an image with runtime='openvino'"):
@@ -169,6 +173,7 @@ def test_images_of_the_calibration_are_not_compared():
     assert sorted(calibration + others) == sorted(names)
 
 
+@pytest.mark.full
 def test_a_copy_in_the_other_runtime_is_reported(files, tmp_path, monkeypatch):
     pytest.importorskip('openvino')
     said = []
@@ -234,6 +239,7 @@ def trained(tmp_path):
     return ['export', config, checkpoint, '--verify-sizes', '20x30']
 
 
+@pytest.mark.full
 def test_the_tool_writes_a_copy_that_agrees(trained, tmp_path, call, capsys, monkeypatch):
     out = tmp_path / 'new' / 'model.onnx'
     arguments = [*trained, '--int8', '--verify-images', tmp_path / 'photos', '--out', out]
@@ -255,6 +261,7 @@ def test_the_tool_writes_a_copy_that_agrees(trained, tmp_path, call, capsys, mon
     assert {*out.parent.iterdir()} == others
 
 
+@pytest.mark.full
 def test_the_tool_calibrates_for_openvino(trained, tmp_path, call, capsys, monkeypatch):
     pytest.importorskip('openvino')
     out = tmp_path / 'model.onnx'
@@ -269,6 +276,7 @@ def test_the_tool_calibrates_for_openvino(trained, tmp_path, call, capsys, monke
     assert rounded and {node.op_type for node in exact} == {'Conv'}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ('content', 'message'),
     [
@@ -288,6 +296,7 @@ def test_calibration_images_are_checked(content, message, trained, tmp_path, ref
     assert not [*tmp_path.glob('*.onnx')]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [

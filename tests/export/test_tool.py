@@ -32,6 +32,7 @@ def test_verified_file_is_written(trained, tmp_path, call, capsys):
     assert export(tmp_path / 'part' / 'features.pt2', *options).task == 'features'
 
 
+@pytest.mark.full
 def test_an_image_that_only_rasterio_reads_verifies_a_file(trained, tmp_path, call, capsys):
     """It is opened by windows, and all of it is used."""
     rasterio = pytest.importorskip('rasterio')
@@ -44,6 +45,7 @@ def test_an_image_that_only_rasterio_reads_verifies_a_file(trained, tmp_path, ca
     assert capsys.readouterr().out.count('  agrees') == 2
 
 
+@pytest.mark.full
 def test_differing_file_is_deleted(trained, tmp_path, call, capsys, monkeypatch):
     monkeypatch.setitem(MEASURES, 'classification', ('scores', -1.0))  # no difference is as small
     out = tmp_path / 'model.pt2'
