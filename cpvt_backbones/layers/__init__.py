@@ -14,7 +14,15 @@ the width of a head.
 | ``Rotate`` | function of queries, keys and an ``Arrange`` or ``None``; returns both, rotated |
 """
 
-from .attention import Arrange, Attention, Bias, Rotate, SpatialReductionAttention, WindowAttention
+from .attention import (
+    Arrange,
+    Attention,
+    Bias,
+    Rotate,
+    SpatialReductionAttention,
+    WindowAttention,
+    set_fused_attention,
+)
 from .axial_bias import AxialBias
 from .block import MLP, Block, DropPath, LayerScale
 from .learned_table import LearnedTable

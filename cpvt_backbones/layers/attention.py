@@ -44,6 +44,24 @@ SHORT = 256
 """Number of keys up to which attention in training on a CPU is computed in float32."""
 
 
+_fused = True
+
+
+def set_fused_attention(enabled: bool) -> None:
+    """Choose how all attention of this process is computed.
+
+    Args:
+        enabled: Use torch's fused kernels, which is the default. With ``False``, attention is
+            products of matrices and a softmax, which store the weights (B, heads, T, S).
+
+    Raises:
+        InputTypeError: ``enabled`` is not a bool.
+    """
+    global _fused
+    check_bool(enabled=enabled)
+    _fused = enabled
+
+
 def widen(*tensors: Tensor) -> list[Tensor]:
     """Turn half and bfloat16 tensors into float32, and leave others as they are."""
     return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
@@ -65,6 +83,8 @@ def attend(
     ``mask``, broadcastable to (B, heads, T, S), is additive, or boolean with True where attention
     is allowed; with ``bias`` it is boolean, and the same for all queries.
     """
+    if not _fused:
+        return attend_in_steps(query, key, value, mask=mask, bias=bias, dropout=dropout)
     if bias is not None:
         return attend_with_bias(query, key, value, bias, mask=mask, dropout=dropout)
     if is_exporting():
@@ -73,6 +93,26 @@ def attend(
     elif mask is None and dropout == 0 and suits_blocks(query, key, value):
         return attend_in_blocks(query, key, value)
     return attend_fused(query, key, value, mask=mask, dropout=dropout)
+
+
+def attend_in_steps(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None,
+    bias: AxialBias | None,
+    dropout: float,
+) -> Tensor:
+    """:func:`attend` by its formula, without a fused kernel."""
+    logits = query @ key.transpose(-2, -1) * query.shape[3] ** -0.5  # (B, heads, T, S)
+    if bias is not None:
+        mask = bias.to_mask(mask)
+    if mask is not None and mask.dtype == torch.bool:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    elif mask is not None:
+        logits = logits + mask
+    return F.dropout(logits.softmax(-1), dropout) @ value
 
 
 def attend_fused(

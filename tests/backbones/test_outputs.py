@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from tiny import (
+    BACKBONES,
     COLUMN,
     DENSE,
     assert_equal_outputs,
@@ -17,6 +18,7 @@ from tiny import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpvt_backbones.backbones.base import DENSE_POSITION, PAPER_POSITION
+from cpvt_backbones.layers import set_fused_attention
 
 IMAGES = (2, 3, 40, 70)
 
@@ -36,6 +38,22 @@ def test_out_indices_are_not_mutated_and_may_be_negative(name, indices):
     assert cut.out_channels == tuple(whole.out_channels[i] for i in indices)
     assert cut.out_strides == tuple(whole.out_strides[i] for i in indices)
     assert given == indices
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_attention_in_steps_gives_the_same_maps(name):
+    model = randomise(BACKBONES[name]()).eval()
+    images = torch.randn(IMAGES)
+    sizes = [(40, 70), (33, 51)]
+    with torch.no_grad():
+        fused = (*model(images), *model(images, valid_sizes=sizes))
+        set_fused_attention(False)
+        try:
+            in_steps = (*model(images), *model(images, valid_sizes=sizes))
+        finally:
+            set_fused_attention(True)
+    for found, expected in zip(in_steps, fused, strict=True):
+        assert max_difference(found, expected) <= 1e-5 * max(1, expected.abs().max().item())
 
 
 @pytest.mark.parametrize('name', DENSE)

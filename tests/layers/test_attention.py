@@ -1,7 +1,5 @@
 """Attention: fused against plain, windows and spatial reduction against their definitions."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 from attention_formula import attention_by_formula
@@ -19,33 +17,23 @@ from cpvt_backbones.layers import (
     WindowAttention,
     attention,
     axial_bias,
+    set_fused_attention,
 )
 from cpvt_backbones.layers.attention import SHORT, attend
 
 DIM, HEADS = 8, 2
 
 
-def formula(query, key, value, attn_mask=None, dropout_p=0.0, scale=None):
-    logits = query @ key.transpose(-2, -1) * (scale or query.shape[-1] ** -0.5)
-    if attn_mask is not None:
-        masked = attn_mask.dtype == torch.bool
-        logits = logits.masked_fill(~attn_mask, -torch.inf) if masked else logits + attn_mask
-    return functional.dropout(logits.softmax(dim=-1), dropout_p) @ value
+@pytest.fixture(autouse=True)
+def _reset():
+    yield
+    set_fused_attention(True)
 
 
-@contextmanager
-def reference_attention():
-    """Attention by its formula."""
-    calls = []
-    with pytest.MonkeyPatch.context() as patch:
-
-        def by_formula(*args, **kwargs):
-            calls.append(1)
-            return formula(*args, **kwargs)
-
-        patch.setattr(functional, 'scaled_dot_product_attention', by_formula)
-        yield
-    assert calls
+@pytest.fixture(params=[True, False], ids=['fused', 'in steps'])
+def both_ways(request):
+    """Run a test with fused attention, and with that of products and softmax."""
+    set_fused_attention(request.param)
 
 
 def make(kind, **kwargs):
@@ -74,7 +62,7 @@ def relative():
 @pytest.mark.parametrize('num_prefix', [0, 1])
 @pytest.mark.parametrize('other_qk', [False, True])
 @pytest.mark.parametrize('kind', ['global', 'global+bias', 'window', 'window+bias', 'reduction'])
-def test_outputs_and_gradients_are_those_of_the_formula(kind, grid, num_prefix, other_qk):
+def test_fused_attention_is_that_in_steps(kind, grid, num_prefix, other_qk, monkeypatch):
     kind, _, biased = kind.partition('+')
     attn = make(kind)
     x = torch.randn(2, num_prefix + grid[0] * grid[1], DIM, requires_grad=True)
@@ -87,8 +75,9 @@ def test_outputs_and_gradients_are_those_of_the_formula(kind, grid, num_prefix, 
         return out, torch.autograd.grad((out * weights).sum(), (x, *attn.parameters()))
 
     fused, fused_gradients = run()
-    with reference_attention():
-        plain, plain_gradients = run()
+    set_fused_attention(False)
+    monkeypatch.setattr(functional, 'scaled_dot_product_attention', None)
+    plain, plain_gradients = run()
     assert fused.isfinite().all()
     assert max_difference(fused, plain) <= 1e-5
     for a, b in zip(fused_gradients, plain_gradients, strict=True):
@@ -138,6 +127,7 @@ def test_training_stores_no_large_bias(side, trained, limit, stored, monkeypatch
         assert axial_bias.stores_bias(query, query, bias) == stored
 
 
+@pytest.mark.usefixtures('both_ways')
 @pytest.mark.parametrize('kind', ['global', 'window', 'reduction'])
 def test_dropout_acts_in_training_only(kind):
     attn, plain, x = make(kind, attn_drop=0.5), make(kind), torch.randn(1, 20, DIM)
@@ -157,6 +147,7 @@ def test_dropout_acts_in_training_only(kind):
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures('both_ways')
 @settings(max_examples=20)
 @given(
     height=st.integers(1, 9),
@@ -177,6 +168,7 @@ def test_windows_follow_the_definition(height, width, window, num_prefix):
     assert max_difference(attn(x, grid, num_prefix=num_prefix), wanted) < 1e-11
 
 
+@pytest.mark.usefixtures('both_ways')
 @pytest.mark.parametrize('grid', [(6, 6), (7, 5), (2, 9), (1, 2), (3, 2)])
 def test_windows_that_attend_to_their_padding(grid):
     """They are whole windows of a larger map, zero where the grid has no token."""
@@ -198,6 +190,7 @@ def test_windows_that_attend_to_their_padding(grid):
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures('both_ways')
 @given(
     height=st.integers(1, 9),
     width=st.integers(1, 9),
