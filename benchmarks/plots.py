@@ -5,34 +5,14 @@ a contrast of at least 4.5 on white; every other colour has 3 on white and on th
 grey has 4.5 on both, so ``docs/site/site.css`` brightens the plots in the dark theme.
 """
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 GREY = '#737373'
 """Text and axes: a contrast of 4.7 on white, and brightened 5.8 on the dark theme."""
 
-ENCODINGS = {
-    'none': '#8a8a8a',
-    'sincos': '#c2588f',
-    'table': '#c77700',
-    'peg': '#2f86d1',
-    'rope': '#8a63c9',
-    'table+peg': '#8f8400',
-    'peg+rope': '#12908c',
-    'other': '#a5694f',
-}
-"""Colour of each position encoding, in every plot."""
-
-PACKAGES = {'this package': ENCODINGS['peg'], 'other': ENCODINGS['none']}
+PACKAGES = {'this package': '#2f86d1', 'other': '#8a8a8a'}
 """Colour of the bars of this package, and of all others."""
-
-VERDICTS = {
-    'supported': '#1f9a63',
-    'not supported': '#d9504c',
-    'undecided': '#8a8a8a',
-}
-"""Colour of each verdict on a claim."""
 
 WIDTH = 5.2
 """Inches of every plot: 9 points are 8 px on a phone, and 17 px where the site shows it widest."""
@@ -66,56 +46,10 @@ def new_figure(height: float, *, ratios: tuple[float, ...] = (1,)) -> tuple[Any,
     return figure, list(axes)
 
 
-def write_note(axis: Any, text: str, x: float = 0.98, y: float = 0.9) -> None:
-    """Write a line into a panel that ends at (``x``, ``y``), shares of its width and height."""
-    style = dict(color=GREY, fontsize=TEXT, horizontalalignment='right')
-    axis.text(x, y, text, transform=axis.transAxes, **style)
-
-
 def add_grid(axis: Any, which: str = 'both') -> None:
     """Draw thin lines at the ticks of ``which`` axis, behind everything."""
     axis.grid(axis=which, color=GREY, alpha=0.25, linewidth=0.6)
     axis.set_axisbelow(True)
-
-
-def label_lines(axis: Any) -> None:
-    """Write each line's label right of its last point, in its order, clear of the others.
-
-    Call it when all lines are drawn. It takes the place of a legend.
-    """
-    lines = sorted(axis.get_legend_handles_labels()[0], key=lambda line: line.get_ydata()[-1])
-    low, high = axis.get_ylim()
-    gap = 0.062 * (high - low)  # a line of text in a panel of 3 inches
-    heights = [float(line.get_ydata()[-1]) for line in lines]
-    for _ in range(100):  # push neighbours apart
-        for below, above in pairwise(range(len(lines))):
-            missing = max(0, gap - (heights[above] - heights[below]))
-            heights[below] -= missing / 2
-            heights[above] += missing / 2
-    for line, height in zip(lines, heights, strict=True):
-        axis.annotate(
-            line.get_label(),
-            (line.get_xdata()[-1], line.get_ydata()[-1]),
-            (1.02, height),
-            textcoords=('axes fraction', 'data'),
-            color=GREY,
-            fontsize=TEXT,
-            va='center',
-            arrowprops=dict(arrowstyle='-', color=line.get_color(), linewidth=1.2),
-        )
-
-
-def add_legend(figure: Any, handles: list[Any] | None = None, columns: int = 2) -> None:
-    """Put a legend above all panels; ``handles`` default to the labelled lines of the first."""
-    figure.legend(
-        handles=handles or figure.axes[0].get_legend_handles_labels()[0],
-        frameon=False,
-        fontsize=TEXT,
-        labelcolor=GREY,
-        ncols=columns,
-        loc='outside upper left',
-        columnspacing=1.4,
-    )
 
 
 def save_figure(figure: Any, path: Path) -> None:

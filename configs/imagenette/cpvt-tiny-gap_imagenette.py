@@ -1,5 +1,5 @@
-# CPVT-Ti-GAP with five PEGs at 112 px, from random weights: the recipe of
-# projects/positional_encoding, longer. Not a base for your own data: its data preprocessor crops
+# CPVT-Ti-GAP with five PEGs at 112 px, from random weights: the recipe of the
+# study on Imagenette, longer. Not a base for your own data: its data preprocessor crops
 # each batch, whatever the pipeline does. That base is cpvt-tiny-gap_finetune.py.
 _base_ = '../_base_/recipes/imagenette_112px.py'
 model = dict(

@@ -14,10 +14,7 @@ from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
 from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECTS = (ROOT / 'projects').glob('*/configs/*/*.py')
-CONFIGS = sorted(
-    p for p in (*(ROOT / 'configs').rglob('*.py'), *PROJECTS) if '_base_' not in p.parts
-)
+CONFIGS = sorted(p for p in (ROOT / 'configs').rglob('*.py') if '_base_' not in p.parts)
 FACTOR = 8  # of widths and of image sizes
 WIDTH = 32  # of necks and heads
 

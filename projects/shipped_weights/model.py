@@ -26,8 +26,7 @@ from cpvt_backbones.checks import (
 )
 from cpvt_backbones.engine.decoded import BatchRandomResizedCrop
 
-from .resize import resize
-from .views import MAP_CHANNELS, POOLED_CHANNELS, read_teacher
+from .views import MAP_CHANNELS, POOLED_CHANNELS, read_teacher, resize
 
 
 @TRANSFORMS.register_module()

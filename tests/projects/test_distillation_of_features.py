@@ -1,4 +1,4 @@
-"""The distilled classifier: its recipe runs small, its stored targets, and its losses."""
+"""The training of the shipped classifier: its recipe, stored targets and losses."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ from tiny import COLUMN, max_difference, randomise
 pytest.importorskip('mmpretrain')
 timm = pytest.importorskip('timm')
 
-from distilled_classifier import views  # noqa: E402
-from distilled_classifier.model import FeatureDistillation  # noqa: E402
-from distilled_classifier.views import TEACHER, StoredViews  # noqa: E402
 from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
+from shipped_weights import views  # noqa: E402
+from shipped_weights.model import FeatureDistillation  # noqa: E402
+from shipped_weights.views import TEACHER, StoredViews  # noqa: E402
 
 from cpvt_backbones.engine import launch  # noqa: E402
 from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / 'projects/distilled_classifier/configs/cpvt-tiny-gap_imagenette.py'
+CONFIG = ROOT / 'projects/shipped_weights/configs/cpvt-tiny-gap_distilled_imagenette.py'
 PLAIN_CONFIG = ROOT / 'configs/imagenette/cpvt-tiny-gap_imagenette.py'
 CHOSEN = [7, 3, 900]
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 55.0, 50.0], to_rgb=True)
@@ -88,7 +88,7 @@ def test_the_recipe_trains_validates_and_gives_the_plain_classifier(
         part.num_classes = 2
     cfg.train_dataloader.batch_size = 8
     cfg.train_cfg.max_epochs = 1
-    cfg.experiment_name = 'distilled_classifier'
+    cfg.experiment_name = 'distillation_of_features'
     runner = launch.train(cfg)
     assert runner.iter == 4  # of 16 images with a label and 16 without
     assert 0 <= runner.message_hub.get_scalar('val/accuracy/top1').current() <= 100
@@ -175,7 +175,7 @@ def test_image_and_map_are_flipped_and_mixed_alike(build, monkeypatch):
 
     mask = torch.zeros(1, 1, 7, 7)
     mask[..., 1:4, 2:6] = 1
-    monkeypatch.setattr('distilled_classifier.model.rectangle', lambda cells: mask)
+    monkeypatch.setattr('shipped_weights.model.rectangle', lambda cells: mask)
     mixed = build(sizes=[56], cutmix=1.0).batch(images, samples)
     pixels = mask.repeat_interleave(8, 2).repeat_interleave(8, 3).bool()
     for name, inside in (('images', pixels), ('map', mask.bool())):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import timm
 import torch
-from any_size_vit.stored import stored_array
+import torch.nn.functional as F
 from mmengine.device import get_device
 from mmengine.dist import get_rank, get_world_size
 from mmengine.registry import DATASETS
@@ -20,7 +20,7 @@ from cpvt_backbones.checks import check_int
 from cpvt_backbones.engine.decoded import BatchRandomResizedCrop, DecodedDataset
 from cpvt_backbones.weights import sha256_of
 
-from .resize import resize
+from .stored import stored_array
 
 TEACHER = 'tf_efficientnet_lite0'
 MAP, MAP_CHANNELS, POOLED_CHANNELS = 3, 112, 1280
@@ -41,6 +41,11 @@ def read_teacher(checkpoint: str) -> Any:
         network = timm.create_model(TEACHER)
     load_weights(network, checkpoint, strict=True)
     return network.requires_grad_(False).eval().to(memory_format=torch.channels_last)
+
+
+def resize(images: Tensor, size: Any) -> Tensor:
+    """Images or maps (B, C, H, W) at another size, bilinear, without aliasing."""
+    return F.interpolate(images, size, mode='bilinear', align_corners=False, antialias=True)
 
 
 @DATASETS.register_module()

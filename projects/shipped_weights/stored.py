@@ -11,6 +11,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.errors import InputError
 
 
 def stored_array(
@@ -27,7 +28,7 @@ def stored_array(
         chunk: Rows computed at once.
 
     Raises:
-        ValueError: The file has another shape.
+        InputError: The file has another shape.
     """
     counter = file.with_suffix('.rows')
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +39,7 @@ def stored_array(
             file, mode, None if begun else np.float16, None if begun else tuple(shape)
         )
         if array.shape != tuple(shape):
-            raise ValueError(
+            raise InputError(
                 f'file: {file} holds an array of {array.shape}, got {tuple(shape)}; use another'
                 ' folder'
             )

@@ -1,1 +1,0 @@
-"""Train the shipped classifier with the features of a CNN."""

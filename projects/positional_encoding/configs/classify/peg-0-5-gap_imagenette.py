@@ -1,7 +1,0 @@
-# Five PEGs, the mean of the tokens instead of a class token.
-_base_ = '../_base_/classifier.py'
-model = dict(
-    backbone=dict(
-        with_cls_token=False, out_type='avg_featmap', position=dict(after_blocks=(0, 1, 2, 3, 4))
-    )
-)

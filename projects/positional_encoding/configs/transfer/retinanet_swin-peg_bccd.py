@@ -1,4 +1,0 @@
-# The same with a PEG after the first block of each stage.
-_base_ = './retinanet_swin_bccd.py'
-after = [f'stages.{stage}.blocks.0' for stage in range(4)]
-model = dict(backbone=dict(_delete_=True, type='WithPEG', backbone=_base_.backbone, after=after))

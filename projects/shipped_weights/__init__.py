@@ -1,0 +1,1 @@
+"""What made the weights that ship."""

@@ -1,1 +1,0 @@
-"""An experiment: which position encoding keeps its accuracy at other image sizes."""
