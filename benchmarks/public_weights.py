@@ -25,7 +25,7 @@ from cpvt_backbones.checkpoints import public_backbone
 
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'
 FAMILIES = {  # part of a name; the first that is found decides
-    'twins_pcpvt|/pvt_': 'Twins-PCPVT and PVT',
+    'twins_|/pvt_': 'Twins and PVT',
     'deit': 'DeiT and DeiT III',
     'dinov3': 'DINOv3 and EUPE',
     r'dinov2|\.dino$': 'DINO and DINOv2',

@@ -90,6 +90,9 @@ DENSE = {
     ),
     'pyramid': lambda **kw: pyramid(**kw),
     'pyramid_cls': lambda **kw: pyramid(with_cls_token=True, **kw),
+    'pyramid_windowed': lambda **kw: pyramid(
+        **{'arch': {**PYRAMID, 'window_size': 3}, 'norm_after_stage': True, **kw}
+    ),
 }
 
 # And a column with every kind of position encoding.

@@ -25,6 +25,7 @@ _PYRAMID: dict[str, Any] = dict(
     mlp_ratios=(8.0, 8.0, 4.0, 4.0),
     sr_ratios=(8, 4, 2, 1),
 )
+_SVT: dict[str, Any] = dict(mlp_ratios=(4.0,) * 4, sr_ratios=(8, 4, 2, 1), window_size=7)
 
 PYRAMIDS: dict[str, dict[str, Any]] = {
     # PVT (arXiv 2102.12122, table 1) and Twins-PCPVT (arXiv 2104.13840); PVT calls 'base' "Medium".
@@ -32,6 +33,16 @@ PYRAMIDS: dict[str, dict[str, Any]] = {
     'small': dict(depths=(3, 4, 6, 3), **_PYRAMID),
     'base': dict(depths=(3, 4, 18, 3), **_PYRAMID),
     'large': dict(depths=(3, 8, 27, 3), **_PYRAMID),
+    # Twins-SVT (arXiv 2104.13840, table 2): windows and reduced keys in turns.
+    'svt_small': dict(
+        depths=(2, 2, 10, 4), embed_dims=(64, 128, 256, 512), num_heads=(2, 4, 8, 16), **_SVT
+    ),
+    'svt_base': dict(
+        depths=(2, 2, 18, 2), embed_dims=(96, 192, 384, 768), num_heads=(3, 6, 12, 24), **_SVT
+    ),
+    'svt_large': dict(
+        depths=(2, 2, 18, 2), embed_dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32), **_SVT
+    ),
 }
 
 ARCHS = {'CPVT': COLUMNS, 'MultiScaleCPVT': COLUMNS, 'PyramidCPVT': PYRAMIDS}
@@ -43,7 +54,7 @@ def list_archs() -> dict[str, tuple[str, ...]]:
     Examples:
         >>> from cpvt_backbones import list_archs
         >>> list_archs()['PyramidCPVT']
-        ('tiny', 'small', 'base', 'large')
+        ('tiny', 'small', 'base', 'large', 'svt_small', 'svt_base', 'svt_large')
     """
     return {backbone: tuple(table) for backbone, table in ARCHS.items()}
 
@@ -59,11 +70,13 @@ def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str,
                 f'{did_you_mean(arch, table)}'
             )
         return dict(table[arch])
-    if set(arch) != set(keys):
-        raise InputError(f'arch must be a dict with the keys {keys}, got {dict(arch)!r}')
+    known = set().union(*table.values())
+    if not set(keys) <= set(arch) <= known:
+        optional = ''.join(f', and {key!r} if it has windows' for key in known - set(keys))
+        raise InputError(f'arch must be a dict with the keys {keys}{optional}, got {dict(arch)!r}')
     for key, value in arch.items():
         values = [value]
-        if is_sequence(example[key]):
+        if is_sequence(example.get(key)):
             values, count = value, len(example[key])
             if not is_sequence(value) or len(value) != count:
                 raise InputError(

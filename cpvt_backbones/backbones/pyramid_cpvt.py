@@ -1,5 +1,5 @@
-"""PyramidCPVT: PVT with a PEG in every stage (CPVTv2 = Twins-PCPVT, arXiv 2104.13840,
-section 3.1).
+"""PyramidCPVT: PVT with a PEG in every stage (Twins-PCPVT and Twins-SVT, arXiv 2104.13840,
+section 3).
 """
 
 import math
@@ -17,6 +17,7 @@ from cpvt_backbones.layers import (
     PatchEmbed,
     SpatialReductionAttention,
     Stage,
+    WindowAttention,
     ceil_div,
     tokens_to_map,
 )
@@ -33,7 +34,7 @@ PATCH_SIZES = (4, 2, 2, 2)
 class PyramidCPVT(Backbone):
     """Pyramid vision transformer for any image size: feature maps of stride 4, 8, 16 and 32.
 
-    Keys of the state dict are those of the authors and of timm's ``twins_pcpvt_*``. Stages that no
+    Keys of the state dict are those of the authors and of timm's ``twins_*``. Stages that no
     output needs are not built, so that every parameter is trained. So a state dict of
     ``out_indices=(0, 1)`` has no keys of stages 2 and 3.
 
@@ -43,17 +44,27 @@ class PyramidCPVT(Backbone):
     | small | 3, 4, 6, 3 | 23.6 |
     | base | 3, 4, 18, 3 | 43.3 |
     | large | 3, 8, 27, 3 | 60.5 |
+    | svt_small | 2, 2, 10, 4 | 23.5 |
+    | svt_base | 2, 2, 18, 2 | 55.3 |
+    | svt_large | 2, 2, 18, 2 | 98.2 |
 
-    Parameters are those of the default arguments, without a head. In every ``arch``, the stages
-    have these numbers; ``embed_dims`` are the channels of the maps:
+    Parameters are those of the default arguments, without a head. The stages have these numbers;
+    ``embed_dims`` are the channels of the maps:
 
     | ``out_indices`` | 0 | 1 | 2 | 3 |
     | --- | ---: | ---: | ---: | ---: |
     | stride, px | 4 | 8 | 16 | 32 |
-    | ``embed_dims`` | 64 | 128 | 320 | 512 |
-    | ``num_heads`` | 1 | 2 | 5 | 8 |
-    | ``mlp_ratios`` | 8 | 8 | 4 | 4 |
     | ``sr_ratios`` | 8 | 4 | 2 | 1 |
+    | ``embed_dims`` of tiny to large | 64 | 128 | 320 | 512 |
+    | their ``num_heads`` | 1 | 2 | 5 | 8 |
+    | their ``mlp_ratios`` | 8 | 8 | 4 | 4 |
+    | ``embed_dims`` of svt_small | 64 | 128 | 256 | 512 |
+    | ``embed_dims`` of svt_base | 96 | 192 | 384 | 768 |
+    | ``embed_dims`` of svt_large | 128 | 256 | 512 | 1024 |
+
+    Twins-SVT (``svt_*``) has heads of 32 channels and ``mlp_ratios`` of 4. Blocks 0, 2, 4, ... of
+    a stage attend within windows of 7 x 7 tokens. Blocks 1, 3, 5, ... attend to the whole map, with
+    keys reduced by ``sr_ratios``.
 
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
@@ -65,9 +76,8 @@ class PyramidCPVT(Backbone):
     | 4 | all stages, class token and final norm: the whole model |
 
     Args:
-        arch: ``'tiny'``, ``'small'``, ``'base'`` or ``'large'``, as in the table. Or a dict with
-            depths, embed_dims, num_heads, mlp_ratios and sr_ratios, each of four numbers, one a
-            stage.
+        arch: A name in the table. Or a dict with depths, embed_dims, num_heads, mlp_ratios and
+            sr_ratios, each of four numbers, one a stage. Twins-SVT has a window_size, in tokens.
         img_size: Size in pixels that position tables are made for: a side, ``224``, or (height,
             width), ``(480, 640)``. The model takes images of any size.
         out_indices: Stages whose output is returned: one, ``-1``, or several, ``(1, 2, 3)``.
@@ -78,6 +88,11 @@ class PyramidCPVT(Backbone):
             ``'Relative'`` and ``'DecomposedRelative'`` need ``sr_ratios`` of 1. Blocks count from 0
             in each stage. Default: a PEG after block 0 of every stage. PVT has
             ``dict(type='Learned', interpolation='bilinear', antialias=False)``.
+        mask_window_padding: With windows, leave the padding of the last row and column of windows
+            out of attention, as in mmseg. timm's Twins-SVT lets tokens attend to it: ``False``. At
+            multiples of 224 px there is no padding.
+        norm_after_stage: Normalise the output of each stage, which the next stage and the maps
+            take, as in the segmentors of Twins-SVT.
         with_cls_token: Add a class token at the last stage, as in PVT.
         embed_norm_eps: Epsilon of the norms of patch embeddings and spatial reductions (Twins:
             1e-5; PVT: 1e-6).
@@ -142,6 +157,8 @@ class PyramidCPVT(Backbone):
         img_size: int | Sequence[int] = 224,
         out_indices: int | Sequence[int] = (0, 1, 2, 3),
         position: Position = PAPER_POSITION,
+        mask_window_padding: bool = True,
+        norm_after_stage: bool = False,
         with_cls_token: bool = False,
         embed_norm_eps: float = 1e-5,
         final_norm: bool | None = None,
@@ -158,9 +175,15 @@ class PyramidCPVT(Backbone):
     ) -> None:
         numbers = resolve_arch(arch, PYRAMIDS)
         num_stages = len(PATCH_SIZES)
-        keys = ('embed_dims', 'num_heads', 'depths', 'mlp_ratios', 'sr_ratios')
-        dims, heads, depths, mlp_ratios, sr_ratios = (numbers[key] for key in keys)
+        keys = ('embed_dims', 'num_heads', 'depths', 'sr_ratios')
+        dims, heads, depths, sr_ratios = (numbers[key] for key in keys)
         check_positive(embed_norm_eps=embed_norm_eps)
+        normalised = out_type != 'featmap' if final_norm is None else final_norm
+        check_bool(
+            mask_window_padding=mask_window_padding,
+            norm_after_stage=norm_after_stage,
+            final_norm=normalised,
+        )
         super().__init__(
             depths=depths,
             with_cls_token=with_cls_token,
@@ -179,6 +202,8 @@ class PyramidCPVT(Backbone):
         self.img_size = img_size
         self.out_indices = resolve_indices('out_indices', out_indices, num_stages)
         self._taps = self.out_indices
+        self.mask_window_padding = mask_window_padding
+        self.norm_after_stage = norm_after_stage
         self.embed_norm_eps = embed_norm_eps
         self.final_norm = final_norm
         used = max(self.out_indices) + 1
@@ -187,10 +212,11 @@ class PyramidCPVT(Backbone):
                 'with_cls_token must be False unless out_indices holds the last stage, where the '
                 f'class token is added, got True with out_indices={out_indices!r}'
             )
-        if out_type == 'cls_token' and self.out_indices != (num_stages - 1,):
+        needs_token = out_type in ('cls_token', 'with_cls_token')
+        if needs_token and self.out_indices != (num_stages - 1,):
             raise InputError(
-                "out_indices must be -1 with out_type='cls_token' (only the last stage has a class "
-                f'token), got {out_indices!r}'
+                f'out_indices must be -1 with out_type={out_type!r} (only the last stage has a '
+                f'class token), got {out_indices!r}'
             )
         self.out_channels = tuple(dims[s] for s in self.out_indices)
         self.out_strides = tuple(math.prod(PATCH_SIZES[: s + 1]) for s in self.out_indices)
@@ -205,21 +231,10 @@ class PyramidCPVT(Backbone):
             )
             self.patch_embeds.append(embed)
             self.pos_drops.append(nn.Dropout(drop_rate))
-            attention = partial(
-                SpatialReductionAttention, sr_ratio=sr_ratios[s], norm_eps=embed_norm_eps
-            )
-            blocks = nn.ModuleList()
-            first = sum(depths[:s])
-            for index in range(first, first + depths[s]):
-                block = self._block(
-                    index, dims[s], attention, num_heads=heads[s], mlp_ratio=mlp_ratios[s]
-                )
-                blocks.append(block)
-            self.blocks.append(blocks)
-        if final_norm is None:
-            final_norm = out_type != 'featmap'
-        check_bool(final_norm=final_norm)
-        normed = final_norm and used == num_stages
+            self.blocks.append(self._stage_blocks(s, numbers))
+        if norm_after_stage:
+            self.norm_list = nn.ModuleList(nn.LayerNorm(dim, eps=norm_eps) for dim in dims[:used])
+        normed = normalised and used == num_stages
         self.norm = nn.LayerNorm(dims[-1], eps=norm_eps) if normed else nn.Identity()
         init_linear_layers(self)
         if with_cls_token:
@@ -239,12 +254,39 @@ class PyramidCPVT(Backbone):
                 outputs_map=not last or out_type != 'cls_token',
                 num_prefix=self._num_prefix if last else 0,
                 sr_ratio=sr_ratios[s],
+                window_size=numbers.get('window_size'),
+                global_blocks=tuple(range(1, depths[s], 2)),
             )
             stages.append(stage)
         self._add_positions(position, stages)
         self._init_convolutions()
         self._check_padding('in a pyramid', position)
         self._freeze_stages()
+
+    def _stage_blocks(self, stage: int, numbers: Mapping[str, Any]) -> nn.ModuleList:
+        """Blocks of a stage of an architecture. With windows, every other block has them."""
+        reducing = partial(
+            SpatialReductionAttention,
+            sr_ratio=numbers['sr_ratios'][stage],
+            norm_eps=self.embed_norm_eps,
+        )
+        in_windows = partial(
+            WindowAttention,
+            window_size=numbers.get('window_size', 1),
+            mask_padding=self.mask_window_padding,
+        )
+        blocks = nn.ModuleList()
+        for index in range(self.depths[stage]):
+            windowed = 'window_size' in numbers and index % 2 == 0
+            block = self._block(
+                sum(self.depths[:stage]) + index,
+                numbers['embed_dims'][stage],
+                in_windows if windowed else reducing,
+                num_heads=numbers['num_heads'][stage],
+                mlp_ratio=numbers['mlp_ratios'][stage],
+            )
+            blocks.append(block)
+        return blocks
 
     def _init_convolutions(self) -> None:
         """Initialise patch embeddings, reductions and PEGs as PVT and Twins do.
@@ -272,6 +314,8 @@ class PyramidCPVT(Backbone):
             x = prepend_tokens(prefix_tokens, self.pos_drops[s](tokens))
             for index, block in enumerate(cast(nn.ModuleList, blocks)):
                 x, grid = self._run_block(s, index, block, x, num_prefix, grid, rotations)
+            if self.norm_after_stage:
+                x = self.norm_list[s](x)
             tokens, prefix_tokens = split_tokens(x, num_prefix)
             if s in taps:
                 outputs[s] = tokens, prefix_tokens, grid
@@ -287,4 +331,6 @@ class PyramidCPVT(Backbone):
             return numbers[0], -1
         if part == 'blocks' and len(numbers) == 2:
             return numbers[0], numbers[1]
+        if part == 'norm_list' and numbers:
+            return numbers[0], self.depths[numbers[0]] - 1
         return super()._layer_id(name)

@@ -47,7 +47,8 @@ class Stage:
         sr_ratio: Side of the square of tokens that becomes one key (spatial reduction). 1 keeps all
             keys.
         window_size: Side of the attention windows in tokens. ``None`` is global attention.
-        global_blocks: With windows, the blocks with global attention.
+        global_blocks: With windows, the blocks with global attention, whose keys are reduced by
+            ``sr_ratio``.
     """
 
     dim: int
@@ -60,6 +61,10 @@ class Stage:
     sr_ratio: int = 1
     window_size: int | None = None
     global_blocks: tuple[int, ...] = ()
+
+    def is_windowed(self, block: int) -> bool:
+        """Whether attention in a block is limited to windows."""
+        return self.window_size is not None and block not in self.global_blocks
 
 
 class PositionEncoding(nn.Module):
@@ -597,7 +602,7 @@ class DecomposedRelative(PositionEncoding):
             _check_all_keys('DecomposedRelative', s, stage)
             for block in range(stage.used):
                 side = None
-                if stage.window_size is not None and block not in stage.global_blocks:
+                if stage.window_size is not None and stage.is_windowed(block):
                     side = (stage.window_size, stage.window_size)
                 height, width = side or (stage.grid if grid is None else resolve_grid('grid', grid))
                 tables = dict(

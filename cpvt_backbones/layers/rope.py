@@ -188,9 +188,11 @@ class RoPE(PositionEncoding):
             freqs = self.freqs[self.layer_ids.index((stage, block))].float()
             f, g = freqs[:, :, None, None].unbind(0)  # (heads, 1, 1, d / 2)
             turns = [self._turns(x * f + y * g, num_prefix) for y, x, num_prefix in prepared]
-        if arrange is not None:
-            turns = [tuple(map(arrange, turn)) for turn in turns]
-        return self._turn(query, *turns[0]), self._turn(key, *turns[-1])
+        if arrange is not None:  # in windows, whose keys are not reduced
+            turns = [tuple(map(arrange, turns[0]))]
+        # Keys in windows are not reduced, those of a global block in the same stage may be.
+        reduced = 0 if self.stages[stage].is_windowed(block) else -1
+        return self._turn(query, *turns[0]), self._turn(key, *turns[reduced])
 
     def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         if self.mode == 'dinov3':

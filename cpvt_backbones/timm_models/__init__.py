@@ -66,6 +66,9 @@ default_cfgs = generate_default_cfgs(  # timm looks for this name
         'pyramid_cpvt_small.in1k': _pyramid_cfg(hf_hub_id='timm/twins_pcpvt_small.in1k'),
         'pyramid_cpvt_base.in1k': _pyramid_cfg(hf_hub_id='timm/twins_pcpvt_base.in1k'),
         'pyramid_cpvt_large.in1k': _pyramid_cfg(hf_hub_id='timm/twins_pcpvt_large.in1k'),
+        'pyramid_cpvt_svt_small.in1k': _pyramid_cfg(hf_hub_id='timm/twins_svt_small.in1k'),
+        'pyramid_cpvt_svt_base.in1k': _pyramid_cfg(hf_hub_id='timm/twins_svt_base.in1k'),
+        'pyramid_cpvt_svt_large.in1k': _pyramid_cfg(hf_hub_id='timm/twins_svt_large.in1k'),
     }
 )
 
@@ -169,3 +172,24 @@ def pyramid_cpvt_base(pretrained: bool = False, **arguments: Any) -> Any:
 def pyramid_cpvt_large(pretrained: bool = False, **arguments: Any) -> Any:
     """Twins-PCPVT-L."""
     return _create(TimmPyramidCPVT, 'pyramid_cpvt_large', pretrained, arguments, arch='large')
+
+
+@register_model
+def pyramid_cpvt_svt_small(pretrained: bool = False, **arguments: Any) -> Any:
+    """Twins-SVT-S (arXiv 2104.13840)."""
+    name = 'pyramid_cpvt_svt_small'
+    return _create(TimmPyramidCPVT, name, pretrained, arguments, arch='svt_small')
+
+
+@register_model
+def pyramid_cpvt_svt_base(pretrained: bool = False, **arguments: Any) -> Any:
+    """Twins-SVT-B."""
+    name = 'pyramid_cpvt_svt_base'
+    return _create(TimmPyramidCPVT, name, pretrained, arguments, arch='svt_base')
+
+
+@register_model
+def pyramid_cpvt_svt_large(pretrained: bool = False, **arguments: Any) -> Any:
+    """Twins-SVT-L."""
+    name = 'pyramid_cpvt_svt_large'
+    return _create(TimmPyramidCPVT, name, pretrained, arguments, arch='svt_large')

@@ -240,7 +240,7 @@ class TimmMultiScaleCPVT(TimmModel, MultiScaleCPVT):
 
 
 class TimmPyramidCPVT(TimmModel, PyramidCPVT):
-    """PyramidCPVT as a timm model: keys and logits are those of timm's ``twins_pcpvt_*``.
+    """PyramidCPVT as a timm model: keys and logits are those of timm's ``twins_*``.
 
     Features are maps of strides 4, 8, 16 and 32; ``forward_features`` gives the last, normalised.
 
@@ -267,6 +267,8 @@ class TimmPyramidCPVT(TimmModel, PyramidCPVT):
         global_pool: str = 'avg',
         img_size: int | Sequence[int] = 224,
         position: Position = PAPER_POSITION,
+        mask_window_padding: bool = True,
+        norm_after_stage: bool = False,
         with_cls_token: bool = False,
         embed_norm_eps: float = 1e-5,
         final_norm: bool = True,
@@ -285,6 +287,8 @@ class TimmPyramidCPVT(TimmModel, PyramidCPVT):
             in_channels=in_chans,
             img_size=img_size,
             position=position,
+            mask_window_padding=mask_window_padding,
+            norm_after_stage=norm_after_stage,
             with_cls_token=with_cls_token,
             embed_norm_eps=embed_norm_eps,
             final_norm=final_norm,

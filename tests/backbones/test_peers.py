@@ -1,4 +1,4 @@
-"""Same weights, same numbers at full depth: timm's Twins-PCPVT and DeiT, mmdet's PVT.
+"""Same weights, same numbers at full depth: timm's Twins and DeiT, mmdet's PVT.
 
 Sizes are multiples of 32: the peers crop or refuse the rest.
 """
@@ -70,10 +70,13 @@ def compare(ours, theirs, outputs, record, *, sizes=SIZES, double=SIZES[1]):
             assert difference <= 1e-10
 
 
-@pytest.mark.parametrize('arch', only('small', of=['small', 'base', 'large']))
+@pytest.mark.parametrize(
+    'arch', only('small', 'svt_small', of=['small', 'base', 'large', 'svt_small'])
+)
 def test_pyramid_and_timm_twins(arch, record_property):
-    theirs = from_timm(f'twins_pcpvt_{arch}')
-    ours = build(PyramidCPVT, theirs.state_dict(), arch=arch, final_norm=True)
+    theirs = from_timm(f'twins_{arch}' if 'svt' in arch else f'twins_pcpvt_{arch}')
+    options = dict(final_norm=True, mask_window_padding=False)
+    ours = build(PyramidCPVT, theirs.state_dict(), arch=arch, **options)
     compare(
         ours,
         theirs,

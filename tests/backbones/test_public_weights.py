@@ -40,6 +40,7 @@ FAMILIES = [
     'vit_base_patch16_dinov3_qkvb',
     'vit_small_plus_patch16_dinov3',
     'twins_pcpvt_large',
+    'twins_svt_small',
     'samvit_base_patch16',
     'vit_so400m_patch14_siglip_gap_224',
     'vit_large_patch16_siglip_512',
@@ -53,7 +54,8 @@ FAMILIES = [
 def small(name):
     """Overrides for timm's model and for ours that leave two narrow blocks, or few."""
     if name.startswith('twins'):
-        pyramid = {**PYRAMIDS['small'], 'depths': (1, 2, 1, 1)}
+        arch = public_backbone(f'timm://{name}')['arch']
+        pyramid = {**PYRAMIDS[arch], 'depths': (1, 2, 1, 1)}
         return dict(depths=pyramid['depths']), dict(arch=pyramid)
     numbers = dict(depth=2, num_heads=2)
     arch = public_backbone(f'timm://{name}')['arch']

@@ -49,6 +49,7 @@ PUBLIC = {
     'vit_pe_': 'Perception Encoder',
     'eva02': 'EVA-02',
     'twins[-_]pcpvt': 'Twins-PCPVT',
+    'twins[-_]svt': 'Twins-SVT',
     'pvt_': 'PVT',
     'deit.*distilled': 'DeiT, distilled',
     'deit3': 'DeiT-III',
@@ -61,6 +62,8 @@ PUBLIC = {
     r'vit[_-](tiny|small|base|large)[_-]p(atch)?\d+_\d+$': 'ViT',
 }
 WIDTHS = dict(tiny=192, small=384, base=768)
+# Where mmseg and mmpretrain mask the padding of windows: it must be at both sides of each grid.
+SVT_SIZES = ((4, 6), (9, 3))
 
 
 class Case(NamedTuple):
@@ -74,6 +77,7 @@ class Case(NamedTuple):
     rename: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict  # state dict to other names
     native: int = 224  # px
     any_size: bool = True  # whether theirs takes other sizes
+    sizes: tuple[tuple[int, int], ...] = ((4, 7), (9, 3))  # two more, in patches
 
 
 def family_of(name: str) -> str:
@@ -163,6 +167,9 @@ def mmpretrain_cases() -> Iterator[Case]:
         theirs = backbones.PCPVT(arch=arch, qkv_bias=True, **norms)
         ours = PyramidCPVT(arch=arch, final_norm=True, norm_eps=1e-5)
         yield Case('mmpretrain', 'Twins-PCPVT', theirs, ours, theirs)
+        theirs = backbones.SVT(arch=arch, qkv_bias=True, **norms)
+        ours = PyramidCPVT(arch=f'svt_{arch}', final_norm=True, norm_eps=1e-5)
+        yield Case('mmpretrain', 'Twins-SVT', theirs, ours, theirs, sizes=SVT_SIZES)
 
 
 def mmseg_cases() -> Iterator[Case]:
@@ -176,6 +183,10 @@ def mmseg_cases() -> Iterator[Case]:
         theirs = backbones.PCPVT(**lists(PYRAMIDS[arch]), qkv_bias=True)
         ours = PyramidCPVT(arch=arch, norm_eps=1e-5)
         yield Case('mmseg', 'Twins-PCPVT', theirs, ours, theirs)
+        numbers = lists({k: v for k, v in PYRAMIDS[f'svt_{arch}'].items() if k != 'window_size'})
+        theirs = backbones.SVT(**numbers, windiow_sizes=[7] * 4, qkv_bias=True)
+        ours = PyramidCPVT(arch=f'svt_{arch}', norm_after_stage=True, norm_eps=1e-5)
+        yield Case('mmseg', 'Twins-SVT', theirs, ours, theirs, sizes=SVT_SIZES)
 
 
 def mmdet_cases() -> Iterator[Case]:
@@ -294,7 +305,8 @@ def differences(case: Case) -> tuple[str, list[float | None]]:
     case.ours.eval()
     stride = case.ours.out_strides[-1]
     found: list[float | None] = []
-    for size in ((case.native, case.native), (4 * stride, 7 * stride), (9 * stride, 3 * stride)):
+    others = [(height * stride, width * stride) for height, width in case.sizes]
+    for size in ((case.native, case.native), *others):
         if found and not case.any_size:
             found.append(None)
             continue

@@ -18,6 +18,8 @@ LEARNED = dict(type='Learned')
 # mmpretrain and mmseg resize without a low-pass filter, PVT bilinearly.
 MM_TABLE = dict(type='Learned', antialias=False)
 PVT_TABLE = dict(type='Learned', interpolation='bilinear', antialias=False)
+# Twins-SVT: windows of 3 tokens in every other block, more of them in each stage
+SVT_ARCH = {**PYRAMID, 'depths': (2, 2, 3, 2), 'window_size': 3}
 # mmdet: widths are 8 times the heads
 PVT_ARCH = {**PYRAMID, 'embed_dims': (8, 16, 16, 24), 'num_heads': (1, 2, 2, 3)}
 # Of SAM: windows of 3 of 8 x 8 tokens.
@@ -102,6 +104,13 @@ def timm_twins():
     return scaled(Twins(**PYRAMID, num_classes=10))
 
 
+def timm_svt():
+    from timm.models.twins import Twins
+
+    numbers = {key: value for key, value in SVT_ARCH.items() if key != 'window_size'}
+    return scaled(Twins(**numbers, wss=(3,) * 4, num_classes=10))
+
+
 def timm_vit(cls='VisionTransformer', **kwargs):
     from timm.models import deit, vision_transformer
 
@@ -160,6 +169,13 @@ def mmseg_pcpvt(**kwargs):
     return scaled(PCPVT(**{**lists(PYRAMID), 'qkv_bias': True, **kwargs}))
 
 
+def mmseg_svt():
+    from mmseg.models.backbones import SVT
+
+    numbers = {key: value for key, value in SVT_ARCH.items() if key != 'window_size'}
+    return scaled(SVT(**lists(numbers), windiow_sizes=[3] * 4, qkv_bias=True))
+
+
 def mmseg_vit(**kwargs):
     from mmseg.models.backbones import VisionTransformer
 
@@ -173,6 +189,15 @@ def mmpretrain_pcpvt():
     full = {**lists(PYRAMID), 'patch_sizes': [4, 2, 2, 2], 'strides': [4, 2, 2, 2]}
     norms = dict(norm_after_stage=[False, False, False, True], out_indices=(0, 1, 2, 3))
     return scaled(PCPVT(arch=full, qkv_bias=True, **norms))
+
+
+def mmpretrain_svt():
+    from mmpretrain.models.backbones import SVT
+
+    numbers = {key: value for key, value in SVT_ARCH.items() if key != 'window_size'}
+    full = {**lists(numbers), 'patch_sizes': [4, 2, 2, 2], 'strides': [4, 2, 2, 2]}
+    norms = dict(norm_after_stage=[False, False, False, True], out_indices=(0, 1, 2, 3))
+    return scaled(SVT(arch={**full, 'window_sizes': [3] * 4}, qkv_bias=True, **norms))
 
 
 def mmpretrain_vit(cls='VisionTransformer', **kwargs):
@@ -352,6 +377,8 @@ NATIVE, OTHER = (64, 64), (64, 96)
 # Grids of which both sides, one or none are larger than the table's.
 MM_SIZES = (NATIVE, (48, 112), (144, 32), (16, 48))
 PVT_SIZES = (OTHER, (128, 128), (96, 224), (288, 64), (32, 96))
+# Where the mm packages mask all padding of windows: at both sides of each stage's grid, or nowhere.
+SVT_SIZES = ((64, 64), (64, 160), (96, 96))
 # Of 8 x 8 tokens, for which the tables of global blocks are; of a multiple of the window in both
 # sides; of one in neither; of less than a window.
 SAM_SIZES = ((64, 64), (48, 72), (40, 88), (16, 8))
@@ -454,6 +481,12 @@ CASES = {
         timm_without_patch_bias, names=clip_names, dropped=CLIP_TOWER, added=PATCH_BIAS
     ),
     'timm, Twins': timm(timm_twins, pyramid(final_norm=True), stages, to='timm'),
+    'timm, Twins-SVT': timm(
+        timm_svt,
+        pyramid(arch=SVT_ARCH, final_norm=True, mask_window_padding=False),
+        stages,
+        to='timm',
+    ),
     'timm, SAM': timm(
         timm_sam,
         partial(CPVT, **SAM, position=[LEARNED, SAM_POSITION[1]], norm_eps=1e-5),
@@ -492,6 +525,18 @@ CASES = {
         partial(mmseg_vit, patch_bias=False), column(norm_eps=1e-5), added=PATCH_BIAS
     ),
     'mmseg, Twins': mm(mmseg_pcpvt, pyramid(norm_eps=1e-5), sizes=(OTHER, NATIVE), to='mmseg'),
+    'mmseg, Twins-SVT': mm(
+        mmseg_svt,
+        pyramid(arch=SVT_ARCH, norm_after_stage=True, norm_eps=1e-5),
+        sizes=SVT_SIZES,
+        to='mmseg',
+    ),
+    'mmpretrain, Twins-SVT': mm(
+        mmpretrain_svt,
+        pyramid(arch=SVT_ARCH, final_norm=True, norm_eps=1e-5),
+        sizes=SVT_SIZES,
+        to='mmpretrain',
+    ),
     'mmdet, PVT': mm(mmdet_pvt, pvt(64), sizes=PVT_SIZES),
     # With one token in the last stage, an entry could be a class token's or a patch's.
     'mmdet, PVT of 32 px': mm(partial(mmdet_pvt, pretrain_img_size=32), pvt(32), sizes=(OTHER,)),

@@ -241,7 +241,7 @@ def test_mmseg_has_no_final_norm():
         (CPVT, dict(position=LEARNED, activation='swiglu'), 'timm', "has activation='swiglu'"),
         (CPVT, dict(position=LEARNED, num_registers=2), 'timm', 'has num_registers=2'),
         (CPVT, {}, 'mmseg', "CPVT goes to timm's names alone"),
-        (PyramidCPVT, dict(position=PVT_TABLE), 'timm', 'Twins-PCPVT has one PEG .*pos_block.0.pr'),
+        (PyramidCPVT, dict(position=PVT_TABLE), 'timm', 'Twins has one PEG .*pos_block.0.pr'),
         (PyramidCPVT, dict(with_cls_token=True), 'mmseg', 'differs in cls_token'),
     ],
 )

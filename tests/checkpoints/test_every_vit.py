@@ -40,8 +40,8 @@ NAMES = sorted(name for module in MODULES for name in timm.list_models(module=mo
 LOADED = """
     deit3_small_patch16_224 deit_tiny_distilled_patch16_224 eva02_tiny_patch14_224
     flexivit_small samvit_base_patch16_224 test_vit test_vit2 test_vit3 twins_pcpvt_small
-    vit_base_patch14_reg4_dinov2 vit_base_patch16_siglip_224 vit_pe_core_tiny_patch16_384
-    vit_pe_lang_gigantic_patch14_448 vit_pe_spatial_tiny_patch16_512
+    twins_svt_small vit_base_patch14_reg4_dinov2 vit_base_patch16_siglip_224
+    vit_pe_core_tiny_patch16_384 vit_pe_lang_gigantic_patch14_448 vit_pe_spatial_tiny_patch16_512
     vit_small_patch16_dinov3_qkvb vit_small_patch16_rope_mixed_ape_224
     vit_small_plus_patch16_dinov3 vit_so400m_patch14_siglip_gap_224 vit_wee_patch16_reg1_gap_256
 """.split()
@@ -49,7 +49,7 @@ LOADED = """
 OTHERS = """
     beit3_base_patch16_224 beit_base_patch16_224 cait_xxs24_224 convit_tiny
     eva02_base_patch14_224 eva02_enormous_patch14_clip_224 naflexvit_base_patch16_gap test_vit4
-    twins_svt_small vit_base_patch16_18x2_224 vit_base_patch16_rpn_224 vit_base_patch16_xp_224
+    vit_base_patch16_18x2_224 vit_base_patch16_rpn_224 vit_base_patch16_xp_224
     vit_relpos_small_patch16_224 vit_srelpos_small_patch16_224 xcit_nano_12_p16_224
 """.split()
 REASONS = {
@@ -155,7 +155,10 @@ def build(theirs, state, mode):
             mlp_ratios=(8.0, 8.0, 4.0, 4.0),
             sr_ratios=(8, 4, 2, 1),
         )
-        ours = PyramidCPVT(arch=arch, final_norm=True, out_type='raw', out_indices=-1)
+        if 'blocks.0.0.attn.qkv.weight' in state:  # Twins-SVT
+            arch |= dict(mlp_ratios=(4.0,) * 4, window_size=7)
+        options = dict(final_norm=True, out_type='raw', out_indices=-1)
+        ours = PyramidCPVT(arch=arch, mask_window_padding=False, **options)
     elif 'patch_embed.proj.weight' not in state or not hasattr(theirs.blocks[0], 'attn'):
         ours = CPVT(arch=dict(embed_dims=48, depth=3, num_heads=4, mlp_ratio=4.0))
     else:

@@ -163,7 +163,7 @@ def test_report_is_logged(foreign, caplog, monkeypatch):
     ((message, logger),) = told
     assert logger == 'current'
     assert message.startswith(
-        f"load {foreign}: Twins-PCPVT, mmseg's names (under 'backbone.') to PyramidCPVT: "
+        f"load {foreign}: Twins, mmseg's names (under 'backbone.') to PyramidCPVT: "
     )
     assert 'decode_head' not in message  # of the same segmentor
 

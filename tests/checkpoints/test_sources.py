@@ -395,6 +395,10 @@ def test_a_folder_with_the_config_of_timm(tiny, tmp_path):
         'mmpretrain://twins-pcpvt-large_3rdparty_16xb64_in1k': dict(
             type='PyramidCPVT', arch='large'
         ),
+        'timm://twins_svt_base.in1k': dict(arch='svt_base', mask_window_padding=False),
+        'mmpretrain://twins-svt-small_3rdparty_8xb128_in1k': dict(
+            type='PyramidCPVT', arch='svt_small'
+        ),
         'https://github.com/whai362/PVT/releases/download/v2/pvt_medium.pth': dict(
             type='PyramidCPVT', arch='base'
         ),

@@ -39,6 +39,7 @@ PYRAMID = dict(
     mlp_ratios=(2.0,) * 4,
     sr_ratios=(4, 2, 2, 1),
 )
+SVT = {**PYRAMID, 'window_size': 3}
 PEG = dict(type='PEG', after_blocks=(0, 1))
 
 
@@ -160,12 +161,17 @@ def add_variants() -> None:
         'pyramid, GAP': (PyramidCPVT, dict(out_type='avg_featmap', out_indices=-1)),
         'pyramid, raw': (PyramidCPVT, dict(with_cls_token=True, out_type='raw', qkv_bias=False)),
         'two stages built': (PyramidCPVT, dict(out_indices=1)),
+        'windows and reduced keys': (PyramidCPVT, dict(arch=SVT, norm_after_stage=True)),
+        'windows that attend to padding': (
+            PyramidCPVT,
+            dict(arch=SVT, mask_window_padding=False),
+        ),
     }
     for name, (cls, options) in variants.items():
         arch = PYRAMID if cls is PyramidCPVT else COLUMN
         add_backbone(
             f'{cls.__name__}, {name}',
-            lambda cls=cls, options=options, arch=arch: cls(arch=arch, **options),
+            lambda cls=cls, options=options, arch=arch: cls(**{'arch': arch, **options}),
         )
     for cls, arch in ((CPVT, COLUMN), (MultiScaleCPVT, COLUMN), (PyramidCPVT, PYRAMID)):
         add_backbone(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import column, max_difference, randomise
 
+from cpvt_backbones import PyramidCPVT
 from cpvt_backbones.layers import (
     Attention,
     AxialBias,
@@ -189,6 +190,28 @@ def test_attention_turns_queries_and_keys(kind, size, mode, num_prefix):
     )
     assert max_difference(got, wanted) < 1e-5  # the angles are fp32
     assert max_difference(got, attn(x, grid, num_prefix=num_prefix)) > 1e-3
+
+
+@pytest.mark.parametrize('window', [2, 64])
+@pytest.mark.parametrize('mode', MODES)
+def test_keys_in_windows_are_not_reduced(mode, window):
+    """With one block a stage, which has windows, a pyramid reduces no keys."""
+    arch = dict(
+        depths=(1,) * 4,
+        embed_dims=(8, 8, 16, 16),
+        num_heads=(1, 2, 2, 2),
+        mlp_ratios=(2.0,) * 4,
+        window_size=window,
+    )
+    position = dict(type='RoPE', mode=mode)
+    reducing, plain = (
+        PyramidCPVT(arch={**arch, 'sr_ratios': ratios}, position=position).eval()
+        for ratios in ((4, 2, 2, 1), (1,) * 4)
+    )
+    plain.load_state_dict(randomise(reducing).state_dict())
+    images = torch.randn(1, 3, 40, 56)
+    for got, wanted in zip(reducing(images), plain(images), strict=True):
+        assert torch.equal(got, wanted)
 
 
 def test_a_bias_is_of_queries_before_their_rotation():

@@ -20,8 +20,13 @@ from .renaming import is_eva02, rename_weights
 
 # The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
 _HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
-# By the widths of the stages: PVT (arXiv 2102.12122, table 1), Twins-PCPVT.
-_PYRAMID_HEADS: dict[tuple[int, ...], tuple[int, ...]] = {(64, 128, 320, 512): (1, 2, 5, 8)}
+# By the widths of the stages: PVT (arXiv 2102.12122, table 1), Twins (arXiv 2104.13840).
+_PYRAMID_HEADS: dict[tuple[int, ...], tuple[int, ...]] = {
+    (64, 128, 320, 512): (1, 2, 5, 8),
+    (64, 128, 256, 512): (2, 4, 8, 16),
+    (96, 192, 384, 768): (3, 6, 12, 24),
+    (128, 256, 512, 1024): (4, 8, 16, 32),
+}
 _PVT_TABLE = dict(interpolation='bilinear', antialias=False)
 
 Weights = Mapping[str, Tensor]  # by this package's names
@@ -55,7 +60,7 @@ class Architecture:
 def recognise_architecture(
     checkpoint: Mapping[str, Any], *, prefix: str | None = None, ema: bool = False
 ) -> Architecture:
-    """Read the architecture of a ViT, DeiT, ViTDet, SAM, PVT, Twins-PCPVT or CPVT from its weights.
+    """Read the architecture of a ViT, DeiT, ViTDet, SAM, PVT, Twins or CPVT from its weights.
 
     Args:
         checkpoint: As in :func:`convert_state_dict`.
@@ -129,23 +134,28 @@ def _read_pyramid(weights: Weights, result: Architecture) -> None:
     embeddings = [_shape(weights, f'patch_embeds.{s}.proj.weight', 4) for s in range(4)]
     dims = tuple(shape[0] for shape in embeddings)
     reductions = []
+    has_windows = 'blocks.0.0.attn.qkv.weight' in weights  # Twins-SVT
     for s in range(4):
-        kernel = weights.get(f'blocks.{s}.0.attn.sr.weight')
+        kernel = weights.get(f'blocks.{s}.{int(has_windows)}.attn.sr.weight')
         reductions.append(1 if kernel is None else kernel.shape[-1])
     is_pvt = 'pos_embed.0' in weights
     result.arguments |= dict(
         in_channels=embeddings[0][1],
         with_cls_token='cls_token' in weights,
-        qkv_bias='blocks.0.0.attn.q.bias' in weights,
+        qkv_bias=f'blocks.0.0.attn.{"qkv" if has_windows else "q"}.bias' in weights,
+        norm_after_stage='norm_list.0.weight' in weights,
         embed_norm_eps=1e-6 if is_pvt else 1e-5,
     )
-    arch = dict(
+    arch: dict[str, Any] = dict(
         depths=tuple(_count(weights, rf'blocks\.{s}\.(\d+)\.') for s in range(4)),
         embed_dims=dims,
         num_heads=_PYRAMID_HEADS.get(dims),
         mlp_ratios=tuple(_mlp_ratio(weights, f'blocks.{s}.0', dims[s]) for s in range(4)),
         sr_ratios=tuple(reductions),
     )
+    if has_windows:
+        arch['window_size'] = 7
+        result.assumed += ['window_size=7', 'mask_window_padding=True']
     _set_arch(arch, result)
     result.assumed += [f'embed_norm_eps={result.arguments["embed_norm_eps"]}', 'norm_eps=1e-06']
 

@@ -39,8 +39,11 @@ _REFUSED = {
         'it normalises the tokens before the first block, as CLIP does: build a CPVT with'
         ' pre_norm=True'
     ),
-    r'(norm_after_stage|norm_list\.)[0-3]\.': (
-        'it normalises what goes from stage to stage, and PyramidCPVT does not'
+    r'norm_list\.[0-3]\.': (
+        'it normalises what goes from stage to stage: build the model with norm_after_stage=True'
+    ),
+    r'norm_after_stage[0-3]\.': (
+        'it normalises what goes from stage to stage, and no PyramidCPVT has these norms'
     ),
     r'rel_pos_hw\.': (
         "relative positions of ViTDet and SAM: the model needs dict(type='DecomposedRelative') in"
@@ -84,6 +87,7 @@ _MAY_BE_NEW = 'position encodings, class, distillation and register tokens, laye
 _WITHOUT = {
     r'norm\.': 'final_norm=False',
     r'norm_pre\.': 'pre_norm=False',
+    r'norm_list\.': 'norm_after_stage=False',
     r'blocks\..*\.(qkv|q|kv)\.bias$': 'qkv_bias=False',
     r'blocks\..*\.ls[12]\.gamma$': 'layer_scale_init=None',
     r'cls_token$': 'with_cls_token=False',
@@ -101,7 +105,7 @@ def convert_state_dict(
     ema: bool = False,
     table_grid: Sequence[Any] | None = None,
 ) -> tuple[dict[str, Tensor], ConversionReport]:
-    """Convert weights of a ViT, DeiT, PVT, Twins-PCPVT or CPVT to a state dict of a backbone of
+    """Convert weights of a ViT, DeiT, PVT, Twins or CPVT to a state dict of a backbone of
     this package.
 
     **Names.** The names of the authors, timm, transformers, mmdet, mmseg, mmpretrain and this

@@ -31,10 +31,10 @@ def export_state_dict(
 ) -> tuple[dict[str, Tensor], ConversionReport]:
     """Rename weights of a backbone of this package for timm, mmseg or mmpretrain.
 
-    A :class:`PyramidCPVT` with a PEG after the first block of each stage fits timm's
-    ``twins_pcpvt_*``, and the ``PCPVT`` of mmseg and mmpretrain. mmseg's class has
-    ``norm_eps=1e-5`` and no final norm. A :class:`CPVT` with a learned table alone, global
-    attention, GELU and no registers fits timm's ViT and DeiT.
+    A :class:`PyramidCPVT` with a PEG after the first block of each stage fits timm's ``twins_*``,
+    and the ``PCPVT`` and ``SVT`` of mmseg and mmpretrain. mmseg's classes have ``norm_eps=1e-5``
+    and no final norm. Twins-SVT computes the same where no window has padding. A :class:`CPVT` with
+    a learned table alone, global attention, GELU and no registers fits timm's ViT and DeiT.
 
     Args:
         state_dict: State dict of ``model``.
@@ -60,7 +60,7 @@ def export_state_dict(
     check_choice(TARGETS, to=to)
     report = ConversionReport(source=type(model).__name__, target=f"{to}'s names")
     rules = _rules(state_dict, to, report.source)
-    parts = [] if to == 'cpvt' else _found_here_alone(model)
+    parts = [] if to == 'cpvt' else _found_here_alone(model, to)
     if parts:
         fault = f'this {report.source} has {", ".join(parts)}'
         raise CheckpointError(f'to={to!r}: no model of {to} under these names computes it: {fault}')
@@ -75,6 +75,8 @@ def export_state_dict(
         name = key
         for pattern, replacement in rules:
             name = re.sub(pattern, replacement, name)
+        if _is_windowed(key, state_dict):  # its attention is no torch.nn.MultiheadAttention
+            name = name.replace('.attn.attn.out_proj.', '.attn.proj.')
         if to == 'mmseg' and name.startswith('norm.'):
             report.dropped[key] = "mmseg's PCPVT has no final norm"
             continue
@@ -90,7 +92,13 @@ def export_state_dict(
     return result, report
 
 
-def _found_here_alone(model: nn.Module) -> list[str]:
+def _is_windowed(key: str, state_dict: Mapping[str, Tensor]) -> bool:
+    """Whether a key is of the attention of a block with windows, which has one projection."""
+    block, attention, _ = key.partition('.attn.')
+    return bool(attention) and f'{block}.attn.qkv.weight' in state_dict
+
+
+def _found_here_alone(model: nn.Module, to: str) -> list[str]:
     """Arguments of a model whose outputs no ViT, DeiT or Twins of another package gives.
 
     Their keys show few of them: a window has no weights.
@@ -102,6 +110,8 @@ def _found_here_alone(model: nn.Module) -> list[str]:
             parts.append(f'the encoding {name}')
     if getattr(model, 'window_size', None) is not None:
         parts.append(f'window_size={model.window_size}')
+    if getattr(model, 'norm_after_stage', False) and to != 'mmseg':
+        parts.append('norm_after_stage=True')
     if getattr(model, 'activation', 'gelu') != 'gelu':
         parts.append(f'activation={model.activation!r}')
     # The tables of timm's models with registers have no entries for class token and registers.
@@ -131,7 +141,7 @@ def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tupl
     others = sorted((positions ^ pegs) | (set(state_dict) & {'cls_token'}))
     if others:
         theirs = (
-            'Twins-PCPVT has one PEG in each of four stages, without norm, and neither tables nor'
+            'Twins has one PEG in each of four stages, without norm, and neither tables nor'
             ' class token'
         )
         raise CheckpointError(f'to={to!r}: {theirs}; this {source} differs in {", ".join(others)}')

@@ -29,7 +29,7 @@ class Family:
     # How the source resizes its learned table, as arguments of `LearnedTable`; `None` where it is
     # not known.
     table: Mapping[str, Any] | None = None
-    layout: str = 'column'  # (ViT, CPVT) or 'pyramid' (PVT, Twins-PCPVT)
+    layout: str = 'column'  # (ViT, CPVT) or 'pyramid' (PVT, Twins)
     # ViTDet and SAM: patches attend to the padding of windows.
     attends_to_padding: bool = False
 
@@ -81,7 +81,7 @@ _PCPVT: tuple[Rule, ...] = (
     (r'^(?:layers|stages)\.(\d)\.(\d+)\.', r'blocks.\1.\2.'),
     (r'^patch_embeds\.(\d)\.projection\.', r'patch_embeds.\1.proj.'),
     (r'^position_encodings\.(\d)\.proj\.', r'pos_block.\1.proj.0.'),
-    (r'^(?:norm_after_stage|norm_list\.)3\.', 'norm.'),
+    (r'^norm_after_stage3\.', 'norm.'),
     *_TORCH_ATTENTION,
     *_FFN,
 )
@@ -166,19 +166,17 @@ _TIMM_VIT: tuple[Rule, ...] = (
 _BICUBIC = dict(interpolation='bicubic', antialias=False)  # mmpretrain, mmseg, transformers
 _SMOOTH_BICUBIC = dict(interpolation='bicubic', antialias=True)
 _BILINEAR = dict(interpolation='bilinear', antialias=False)  # PVT
-_TWINS = "Twins-PCPVT or PyramidCPVT, the authors', timm's or this package's names"
+_TWINS = "Twins or PyramidCPVT, the authors', timm's or this package's names"
 
 SOURCES: tuple[Family, ...] = (
     Family("PVT, mmdet's names", r'layers\.\d\.0\.projection\.', _MMDET_PVT, _BILINEAR, 'pyramid'),
     Family(
-        "Twins-PCPVT, mmseg's names",
+        "Twins, mmseg's names",
         r'layers\.\d\.\d+\.attn\.attn\.in_proj',
         _PCPVT,
         layout='pyramid',
     ),
-    Family(
-        "Twins-PCPVT, mmpretrain's names", r'stages\.\d\.\d+\.attn\.kv\.', _PCPVT, layout='pyramid'
-    ),
+    Family("Twins, mmpretrain's names", r'stages\.\d\.\d+\.attn\.kv\.', _PCPVT, layout='pyramid'),
     Family(
         "PVT, its authors' names", r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT, _BILINEAR, 'pyramid'
     ),

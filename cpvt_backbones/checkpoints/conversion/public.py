@@ -140,6 +140,9 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 }
 _PYRAMIDS: dict[str, dict[str, Any]] = {
     r'twins[_-]pcpvt[_-](?P<arch>small|base|large)(?:_.*)?': {},
+    # timm's lets tokens attend to the padding of windows, mmpretrain's does not.
+    r'twins_(?P<arch>svt_(?:small|base|large))': dict(mask_window_padding=False),
+    r'twins-(?P<arch>svt-(?:small|base|large))_.*': {},
     r'pvt_(?P<arch>tiny|small|medium|large)': _PVT,  # whai362/PVT; its "Medium" is `base` here
 }
 
@@ -170,9 +173,8 @@ def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
                 numbers = match.groupdict()
                 arch = numbers['arch']
                 if backbone == 'PyramidCPVT':
-                    return dict(
-                        type=backbone, arch='base' if arch == 'medium' else arch, **arguments
-                    )
+                    arch = 'base' if arch == 'medium' else arch.replace('-', '_')
+                    return dict(type=backbone, arch=arch, **arguments)
                 sizes = dict(
                     patch_size=int(numbers.get('patch') or 16),
                     img_size=int(numbers.get('size') or 224),
