@@ -41,7 +41,7 @@ from .pretrained import CheckpointInit, PretrainedModel
 
 Rotations = list[tuple[PositionEncoding, Any]]
 
-OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw')
+OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw', 'with_cls_token')
 
 Position = dict[str, Any] | Sequence[dict[str, Any]] | None
 """``None``, a dict with ``type`` and an encoding's arguments, or a list of such dicts."""
@@ -89,9 +89,10 @@ class Backbone(PretrainedModel):
         in_channels: Channels of an image.
         out_type: ``'featmap'`` returns maps (B, C, H', W'). ``'cls_token'`` and ``'avg_featmap'``
             (the mean over the patch tokens) return vectors (B, C). ``'raw'`` returns tokens
-            (B, [P +] N, C), the P class, distillation and register tokens first. With a
-            distillation token ``'cls_token'`` returns a pair of vectors, as mmpretrain's DeiT heads
-            take it.
+            (B, [P +] N, C), the P class, distillation and register tokens first.
+            ``'with_cls_token'`` returns pairs of a map and the class token (B, C), as mmseg's
+            ``DPTHead`` takes them. With a distillation token ``'cls_token'`` returns a pair of
+            vectors, as mmpretrain's DeiT heads take it.
         qkv_bias: Give queries, keys and values a bias.
         drop_rate: Dropout after the embeddings, after attention and in the MLPs.
         attn_drop_rate: Dropout on attention weights.
@@ -153,10 +154,11 @@ class Backbone(PretrainedModel):
         checks.check_positive(norm_eps=norm_eps)
         checks.check_int(frozen_stages=frozen_stages, minimum=-1, maximum=self.num_freezable)
         checks.check_choice(OUT_TYPES, out_type=out_type)
-        if out_type == 'cls_token' and not with_cls_token:
+        if out_type in ('cls_token', 'with_cls_token') and not with_cls_token:
+            other = 'avg_featmap' if out_type == 'cls_token' else 'featmap'
             raise InputError(
-                "out_type must not be 'cls_token' with with_cls_token=False, got 'cls_token'; "
-                "use 'avg_featmap' for a model without class token"
+                f'out_type must not be {out_type!r} with with_cls_token=False, got {out_type!r}; '
+                f'use {other!r} for a model without class token'
             )
         self.with_cls_token = with_cls_token
         self._num_prefix = int(with_cls_token)
@@ -343,6 +345,7 @@ class Backbone(PretrainedModel):
             (``'featmap'``) are (B, C, ceil(H / stride), ceil(W / stride)), and zero outside an
             image's valid size. A PEG with ``padding='none'`` makes a map smaller. ``'cls_token'``
             and ``'avg_featmap'`` are (B, C), and ``'raw'`` is (B, [P +] N, C).
+            ``'with_cls_token'`` is a map and a (B, C).
 
         Raises:
             TypeError: ``images`` is not a floating point tensor, or is float64 and the weights are
@@ -373,12 +376,15 @@ class Backbone(PretrainedModel):
                 "valid_sizes must be None with out_type='raw', whose tokens cannot be padded"
             )
         else:
-            strides = self.out_strides if self.out_type == 'featmap' else None
+            has_maps = self.out_type in ('featmap', 'with_cls_token')
+            strides = self.out_strides if has_maps else None
             outputs = features_of_sizes(self._features, images, sizes, strides)
         # mmcv's compiled operators (RoIAlign) take every map for contiguous; a neck's maps have the
         # strides of these.
         if self.out_type == 'featmap':
             outputs = tuple(output.contiguous() for output in outputs)
+        elif self.out_type == 'with_cls_token':
+            outputs = tuple((output.contiguous(), token) for output, token in outputs)
         return outputs
 
     @staticmethod
@@ -460,6 +466,10 @@ class Backbone(PretrainedModel):
             tokens = prepend_tokens(prefix_tokens, tokens)
         if last:
             tokens = self.norm(tokens)
+        if self.out_type == 'with_cls_token':
+            assert prefix_tokens is not None
+            token = self.norm(prefix_tokens[:, 0]) if last else prefix_tokens[:, 0]
+            return tokens_to_map(tokens, grid), token
         if self.out_type == 'cls_token':
             if self.dist_token is None:
                 return tokens[:, 0]  # (B, C)

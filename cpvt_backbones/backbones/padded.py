@@ -49,16 +49,20 @@ def features_of_sizes(
 ) -> tuple[Any, ...]:
     """Features of padded images. Images of one size are computed together.
 
-    ``strides`` are those of outputs that are maps, and ``None`` for vectors.
+    ``strides`` are those of outputs that are maps, or pairs of a map and a vector. It is ``None``
+    for vectors.
     """
     groups = group_by_shape(sizes)
     order = [image for group in groups for image in group]
     inverse = sorted(range(len(order)), key=order.__getitem__)
 
-    def pad(feature_map: Tensor, stride: int, size: Grid) -> Tensor:
+    def pad(output: Any, stride: int, size: Grid) -> Any:
+        if isinstance(output, tuple):
+            feature_map, token = output
+            return pad(feature_map, stride, size), token
         bottom = ceil_div(images.shape[2], stride) - ceil_div(size[0], stride)
         right = ceil_div(images.shape[3], stride) - ceil_div(size[1], stride)
-        return F.pad(feature_map, (0, right, 0, bottom))
+        return F.pad(output, (0, right, 0, bottom))
 
     results = []
     for group in groups:

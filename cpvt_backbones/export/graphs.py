@@ -163,7 +163,7 @@ class Features(ExportGraph):
     ``out_indices``.
 
     Raises:
-        ValueError: The model is no backbone of this package, or outputs a distillation token.
+        ValueError: The model is no backbone of this package, or outputs pairs.
     """
 
     task = 'features'
@@ -171,9 +171,10 @@ class Features(ExportGraph):
     def __init__(self, model: nn.Module, **options: Any) -> None:
         super().__init__(model, **options)
         if not isinstance(model, Backbone) or (
-            model.dist_token is not None and model.out_type == 'cls_token'
+            model.out_type == 'with_cls_token'
+            or (model.dist_token is not None and model.out_type == 'cls_token')
         ):
-            accepted = 'a backbone of this package, without a distillation token'
+            accepted = 'a backbone of this package, without pairs as outputs'
             raise InputError(f'model must be {accepted}, got {type(model).__name__}')
         self.output_names = tuple(f'features_{i}' for i in range(len(model.out_strides)))
 

@@ -102,7 +102,10 @@ OF_ONE_MODEL = {
         (dict(mask_window_padding=1), 'mask_window_padding must be True or False, got 1'),
         (dict(window_size=2, global_blocks=(4,)), 'integers in [-4, 3], got 4 in (4,)'),
         (dict(window_size=2, global_blocks=9), 'integers in [-4, 3], got 9'),
-        (dict(out_type='tokens'), "['avg_featmap', 'cls_token', 'featmap', 'raw'], got 'tokens'"),
+        (
+            dict(out_type='tokens'),
+            "['avg_featmap', 'cls_token', 'featmap', 'raw', 'with_cls_token'], got 'tokens'",
+        ),
         (dict(out_type='cls_token', with_cls_token=False), "out_type must not be 'cls_token' with"),
     ],
     pyramid: [

@@ -144,6 +144,10 @@ def test_out_types_agree(build, tokens):
     assert max_difference(output('avg_featmap'), raw[:, prefix:].mean(1)) < 1e-6
     if prefix == 1:
         assert max_difference(output('cls_token'), raw[:, 0]) < 1e-6
+    if prefix:
+        feature_map, token = output('with_cls_token')
+        assert max_difference(feature_map, output('featmap')) == 0
+        assert max_difference(token, raw[:, 0]) < 1e-6
     if prefix == 2:
         assert max_difference(torch.stack(output('cls_token'), dim=1), raw[:, :2]) < 1e-6
 

@@ -26,6 +26,7 @@ MODELS = {
     'unpadded_peg': lambda: column(patch_size=4, position=dict(type='PEG', padding='none')),
     'vector': lambda: column(with_cls_token=False, out_type='avg_featmap'),
     'class_token': lambda: column(out_type='cls_token'),
+    'map_and_class_token': lambda: column(out_type='with_cls_token', out_indices=(1, 3)),
     'two_tokens': lambda: column(out_type='cls_token', with_dist_token=True),
 }
 
