@@ -11,6 +11,9 @@ returns: :attr:`Backbone.out_channels` is ``in_channels`` of the neck in a confi
 | ``PyramidCPVT`` | small | 23.6 | 64, 128, 320, 512 |
 | ``PyramidCPVT`` | base | 43.3 | 64, 128, 320, 512 |
 | ``PyramidCPVT`` | large | 60.5 | 64, 128, 320, 512 |
+| ``PyramidCPVT`` | svt_small | 23.5 | 64, 128, 256, 512 |
+| ``PyramidCPVT`` | svt_base | 55.3 | 96, 192, 384, 768 |
+| ``PyramidCPVT`` | svt_large | 98.2 | 128, 256, 512, 1024 |
 | ``MultiScaleCPVT`` | tiny | 5.7 | 48, 96, 192, 192 |
 | ``MultiScaleCPVT`` | small | 22.3 | 96, 192, 384, 384 |
 | ``MultiScaleCPVT`` | base | 88.3 | 192, 384, 768, 768 |
@@ -40,4 +43,5 @@ from .base import Backbone
 from .cpvt import CPVT
 from .multi_scale import MultiScaleCPVT
 from .pyramid_cpvt import PyramidCPVT
+from .simple_pyramid import SimplePyramid
 from .with_peg import build_with_peg

@@ -22,11 +22,15 @@ from .cpvt import CPVT
 STRIDES = (4, 8, 16, 32)
 
 
+@MODELS.register_module()
 class LayerNorm2d(nn.LayerNorm):
     """LayerNorm over the channels of a (B, C, H, W) map.
 
-    It does not depend on the batch, unlike BatchNorm.
+    It does not depend on the batch, unlike BatchNorm. Heads take it by
+    ``norm_cfg=dict(type='LayerNorm2d')``.
     """
+
+    _abbr_ = 'norm_layer'  # name in mmcv's ConvModule, as in mmdet's project ViTDet
 
     def forward(self, feature_map: Tensor) -> Tensor:
         """Normalise a map (B, C, H, W)."""
