@@ -26,7 +26,8 @@ def blocks():
         if title:
             section = title
         else:
-            yield pytest.param(block, id=section)
+            slow = section == "torchvision's detectors"
+            yield pytest.param(block, id=section, marks=pytest.mark.full if slow else [])
 
 
 @pytest.mark.parametrize('block', list(blocks()))
@@ -37,6 +38,7 @@ def test_the_page(block):
     exec(compile(block, str(PAGE), 'exec'), {})
 
 
+@pytest.mark.full
 def test_the_command_that_runs_timms_scripts(tmp_path):
     """A stand-in for timm's train.py, which is in no package, finds the models of this one."""
     text = PAGE.read_text(encoding='utf-8')

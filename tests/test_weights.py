@@ -109,6 +109,7 @@ def test_another_architecture_is_refused(trained):
         load_checkpoint(deeper, 'small-toys')
 
 
+@pytest.mark.full
 def test_a_pretrained_model_compiles_and_exports(trained):
     model = CPVT.from_pretrained('small-toys').eval()
     images = torch.randn(1, 3, 40, 56)

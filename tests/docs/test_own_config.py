@@ -48,6 +48,7 @@ def test_config_builds(toolbox, tmp_path):
     assert pegs_and_others(model, cfg)[0] == {0}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize('name', ['faster-rcnn', 'mask-rcnn'])
 def test_two_stage_config_builds(name, tmp_path):
     pytest.importorskip('mmdet')
@@ -142,6 +143,7 @@ def write_data(folder):
 LINES = re.split(r'^(?=# \()', next(x for x in CODE if x.startswith('# (1)')), flags=re.M)[1:]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     'lines, crop, tested',
     [

@@ -13,6 +13,8 @@ from cpvt_backbones.checkpoints import public_backbone, write_checkpoint
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import shipped_weights
 
+pytestmark = pytest.mark.full
+
 SCENES = {
     '--train 128x128:200': '--train 128x128:12',
     '--length 400': '--length 2',

@@ -24,6 +24,8 @@ from tiny import assert_equal_leaves
 
 from cpvt_backbones.engine.durable import EXIT_PREEMPTED, INTERRUPTED, POINTER
 
+pytestmark = pytest.mark.full
+
 SETTINGS = {
     'iterations': dict(),
     'iterations, validation': dict(validate=True),

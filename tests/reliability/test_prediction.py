@@ -23,6 +23,8 @@ from cpvt_backbones.inference import Inferencer, find_images, merge_shards, pred
 from cpvt_backbones.inference.outputs import RESULT_FILES
 from cpvt_backbones.inference.queues import THREADS
 
+pytestmark = pytest.mark.full
+
 
 class Brightness:
     """A classifier into dark and bright that reports every batch."""

@@ -12,6 +12,8 @@ from tiny_configs import classification
 sys.path.insert(0, str(Path(__file__).parents[1] / 'checkpoints'))
 from hostile import write_hostile_files
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip('mmpretrain')
 
 TOOLS = (

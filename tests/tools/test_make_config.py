@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from own_data_sets import class_folders, data_set, mask, write_coco, write_photos
+from tiny import only
 from tiny_configs import ROOT
 
 from cpvt_backbones.analysis.complexity import build_model
@@ -74,6 +75,7 @@ def kinds(tmp_path):
     return ['folders', class_folders(tmp_path / 'photos', [('a b', 5), ('ü', 5)])]
 
 
+@pytest.mark.full
 def test_a_detector(boxes, made, refused, tmp_path):
     _, file, images = data = boxes((640, 480), [80], [(9, 'cat'), (4, 'dog')])
     cfg, train, val = made(*data)
@@ -93,12 +95,14 @@ def test_a_detector(boxes, made, refused, tmp_path):
 
 @pytest.mark.parametrize(
     ('size', 'scale'),
-    [
-        ((40, 32), (320, 256)),
-        ((96, 64), (320, 213)),
-        ((320, 300), (320, 300)),
-        ((500, 250), (400, 200)),
-    ],
+    only(
+        of=[
+            ((40, 32), (320, 256)),
+            ((96, 64), (320, 213)),
+            ((320, 300), (320, 300)),
+            ((500, 250), (400, 200)),
+        ]
+    ),
 )
 def test_small_images_are_enlarged(boxes, made, capsys, size, scale):
     """A patch of 16 px would hold too much of them."""
@@ -115,7 +119,14 @@ def test_small_images_are_enlarged(boxes, made, capsys, size, scale):
 
 @pytest.mark.parametrize(
     ('heights', 'ratios'),
-    [([20], [0.89, 1.12]), ([20, 21], [0.92, 1.15]), ([10, 40], [0.5, 2.0]), ([60], [2.68, 3.35])],
+    only(
+        of=[
+            ([20], [0.89, 1.12]),
+            ([20, 21], [0.92, 1.15]),
+            ([10, 40], [0.5, 2.0]),
+            ([60], [2.68, 3.35]),
+        ]
+    ),
 )
 def test_the_shipped_detector_fits_the_anchors(boxes, made, heights, ratios):
     """It has two ratios; equal ones would double each anchor."""
@@ -127,7 +138,7 @@ def test_the_shipped_detector_fits_the_anchors(boxes, made, heights, ratios):
     check_loaded(read_checkpoint(cfg.load_from), model, cfg.load_from, other_classes=True)
 
 
-@pytest.mark.parametrize('count', [2, 11, 12])
+@pytest.mark.parametrize('count', only(of=[2, 11, 12]))
 def test_a_segmentor_has_the_classes_of_the_data(maps, made, count):
     """The base config weighs the eleven classes of its own data set."""
     import torch
@@ -144,7 +155,7 @@ def test_a_segmentor_has_the_classes_of_the_data(maps, made, count):
     assert MODELS.build(loss)(torch.zeros(1, count, 1, count), target, ignore_index=255).isfinite()
 
 
-@pytest.mark.parametrize('parts', [('',), ('train', 'val')])
+@pytest.mark.parametrize('parts', [('',), pytest.param(('train', 'val'), marks=pytest.mark.full)])
 def test_a_classifier(tmp_path, made, parts):
     pytest.importorskip('mmpretrain')
     for part in parts:
@@ -195,6 +206,7 @@ for config in sys.argv[1:]:
 """
 
 
+@pytest.mark.full
 def test_mmengine_alone_trains_the_configs(call, tmp_path, boxes, maps, kinds):
     """In processes that import this package only because the config names it, after a move."""
     configs = []

@@ -86,6 +86,7 @@ def printed(capsys):
     return lambda: ' '.join(capsys.readouterr().out.split())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     'form, toolbox, channels, pictures',
     [
@@ -146,6 +147,7 @@ def small_model(tmp_path, monkeypatch):
     return ['small.py', 'small.pth']
 
 
+@pytest.mark.full
 def test_an_exported_file_gets_the_pixels_that_the_model_gets(small_model, seen, call, monkeypatch):
     out = ['--device', 'cpu', '--no-vis', '--out-dir']
     call('infer', *small_model, 'images', *out, 'out')

@@ -362,6 +362,7 @@ def test_objects_that_vanish_in_a_long_image_are_named(coco, table, place):
     assert 'objects shrunk' not in table(*coco.arguments(), '--overwrite')
 
 
+@pytest.mark.full
 def test_objects_to_ignore_are_not_trained_on_as_background(coco, table, config):
     """mmdet leaves out objects with `ignore`, which makes their place background."""
     coco.annotations[0]['ignore'] = 1
@@ -372,6 +373,7 @@ def test_objects_to_ignore_are_not_trained_on_as_background(coco, table, config)
     assert [one['ignore_flag'] for one in first] == [1, 0]
 
 
+@pytest.mark.full
 def test_ids_of_other_programs(coco, table, config):
     """Floats of pandas, numbers beyond float64, names that are numbers, paths of Windows."""
     coco.categories = [dict(id=2**62 + 1, name=7), dict(id=2**62 + 2, name='8')]

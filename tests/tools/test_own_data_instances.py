@@ -115,6 +115,7 @@ def test_large_images_with_small_objects_are_cut_into_tiles(tmp_path, table, con
             assert found.sum() == width * height and bright[found].all()
 
 
+@pytest.mark.full
 def test_predictions_are_added_to_the_training(coco, table, refuse, config, monkeypatch):
     """Paths of predicted images start from the working directory, or are absolute."""
     monkeypatch.chdir(coco.folder)

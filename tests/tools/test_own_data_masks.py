@@ -222,6 +222,7 @@ def test_classes_without_a_pixel_and_colours_are_listed(masks, table):
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_an_image_beside_one_of_another_suffix_keeps_its_mask(masks, table, config):
     photo(masks.images / 'a.jpg')
     masks.put('a_mask.png', [1, 0])

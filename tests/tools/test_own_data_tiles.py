@@ -81,6 +81,7 @@ def read(path):
     return array
 
 
+@pytest.mark.full
 def test_thin_classes_are_trained_on_in_tiles(write, made, tmp_path):
     pytest.importorskip('mmseg')
     for i in range(5):

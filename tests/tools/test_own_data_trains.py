@@ -64,6 +64,7 @@ def average_precision(truth, predictions, kind):
 
 
 # The other forms of boxes become COCO JSON.
+@pytest.mark.full
 @pytest.mark.parametrize(
     ('form', 'length', 'limits'),
     [('coco', 30, dict(bbox=0.2)), ('instances', 30, dict(bbox=0.1, segm=0.15))],
@@ -87,6 +88,7 @@ def test_objects(predicted, folder, form, length, limits):
         assert average_precision(truth, out / 'predictions.json', kind) > limit
 
 
+@pytest.mark.full
 def test_class_maps(predicted, folder):
     pytest.importorskip('mmseg')
     for split, count in (('train', 24), ('val', 8)):

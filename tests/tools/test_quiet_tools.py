@@ -58,6 +58,7 @@ def commands(scenes, tmp_path):
     ]
 
 
+@pytest.mark.full
 def test_a_run_of_each_tool_says_nothing_of_other_packages(commands, tmp_path):
     scripts = {
         path.stem for path in (ROOT / 'tools').glob('*.py') if 'cli.run(' in path.read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from mmengine.config import Config
-from tiny import WITHOUT_COMPILED_OPERATORS
+from tiny import WITHOUT_COMPILED_OPERATORS, only
 from tiny_configs import ROOT, detection, lively_model, save
 
 from cpvt_backbones.run import run_script
@@ -23,11 +23,13 @@ def script_of(scope, name):
 
 @pytest.mark.parametrize(
     ('scope', 'name'),
-    [
-        ('mmdet', 'demo/retinanet_multiscale-cpvt_digits'),
-        ('mmseg', 'demo/semantic-fpn_multiscale-cpvt_digits'),
-        ('mmpretrain', 'imagenet/cpvt-s_8xb256_in1k'),
-    ],
+    only(
+        of=[
+            ('mmdet', 'demo/retinanet_multiscale-cpvt_digits'),
+            ('mmseg', 'demo/semantic-fpn_multiscale-cpvt_digits'),
+            ('mmpretrain', 'imagenet/cpvt-s_8xb256_in1k'),
+        ]
+    ),
 )
 def test_print_config(scope, name, tmp_path, monkeypatch, capsys):
     path = ROOT / f'configs/{name}.py'
@@ -72,6 +74,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.full
 def test_mmdets_own_tools_without_compiled_operators(scenes, tmp_path):
     """train.py: ``custom_imports`` of the config come before the models, and bring operators.
 
