@@ -8,6 +8,8 @@ import platform
 import re
 from pathlib import Path
 
+from cpvt_backbones.errors import InputError
+
 
 def processor() -> str:
     """Name of the processor and number of its cores, for records of measurements."""
@@ -26,7 +28,7 @@ def fill_marked(path: Path, name: str, text: str) -> None:
         f'{begin}.*{end}', lambda _: f'{begin}\n{text}\n{end}', old, flags=re.DOTALL
     )
     if not count:
-        raise ValueError(f'path: {path} has no part between {begin} and {end}')
+        raise InputError(f'path: {path} has no part between {begin} and {end}')
     path.write_text(new, encoding='utf-8')
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import yaml
 
 from cpvt_backbones.checks import check_choice, check_int
+from cpvt_backbones.errors import InputError
 
 from .models import MODELS
 from .routes import base_of
@@ -52,7 +53,7 @@ class BenchmarkCase:
             if self.mode == 'train' and (
                 base_of(name).endswith('_fused') or route not in ('', '_compiled')
             ):
-                raise ValueError(
+                raise InputError(
                     f"models must be trainable with mode='train', got {name!r}, for inference only"
                 )
 

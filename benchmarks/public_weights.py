@@ -22,6 +22,7 @@ import cpvt_backbones  # noqa: F401  (registers the models)
 from benchmarks import fill_marked
 from cpvt import command_line as cli
 from cpvt_backbones.checkpoints import public_backbone
+from cpvt_backbones.errors import InputError
 
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'
 FAMILIES = {  # part of a name; the first that is found decides
@@ -74,14 +75,14 @@ def rows() -> Iterator[tuple[str, ...]]:
             f'`{built["type"]}({arguments})`',
         )
     if published:
-        raise ValueError(f'{PUBLISHED}: no model of this timm is named {", ".join(published)}')
+        raise InputError(f'{PUBLISHED}: no model of this timm is named {", ".join(published)}')
 
 
 def family_of(address: str) -> str:
     for part, family in FAMILIES.items():
         if re.search(part, address):
             return family
-    raise ValueError(f'FAMILIES: no part is in {address!r}')
+    raise InputError(f'FAMILIES: no part is in {address!r}')
 
 
 def listing(found: Iterable[tuple[str, ...]]) -> str:

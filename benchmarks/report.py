@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from cpvt_backbones.errors import InputError
+
 from . import plots
 from .cases import SETTING, BarGroup, BenchmarkCase, Ratio, title
 from .models import label
@@ -27,7 +29,7 @@ def read_rows(path: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=COLUMNS)
     rows = pd.read_csv(path)
     if list(rows.columns) != COLUMNS:
-        raise ValueError(
+        raise InputError(
             f'{path}: the columns must be {COLUMNS}, got {list(rows.columns)}; use another file'
         )
     return rows.astype(dict.fromkeys(FIGURES, float))
@@ -66,7 +68,7 @@ def missing(
         if not done:
             todo.append((number, case))
         elif done != set(case.models):
-            raise ValueError(
+            raise InputError(
                 f'out: {path} holds {sorted(done)} in round {number} of "{case}", '
                 f'which took no turns with {sorted(set(case.models) ^ done)}; use another file'
             )

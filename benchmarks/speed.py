@@ -35,6 +35,7 @@ from benchmarks.measure import measure_keeping_memory
 from benchmarks.models import MODELS
 from benchmarks.routes import ROUTES
 from cpvt.command_line import make_parser, parse_counted_size, positive, run
+from cpvt_backbones.errors import InputError
 
 PART, PLOTTED = 'benchmark', '-plot'
 """The marked part of a page that gets the ratios, and the end of the name of one that gets bars."""
@@ -144,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     todo = report.missing(cases, args.out, rounds=args.rounds)
     for number, case in todo:
         if case.device == 'cuda' and not torch.cuda.is_available():
-            raise ValueError(
+            raise InputError(
                 f'out: {args.out} lacks round {number} of "{case}", and torch finds no CUDA device'
                 ' to measure it'
             )

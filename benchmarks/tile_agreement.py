@@ -19,6 +19,7 @@ from torchvision.ops import box_iou
 
 from cpvt import command_line as cli
 from cpvt_backbones.analysis.tables import write_table
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference import Inferencer, Predictor, ToolboxPredictor, find_images
 from cpvt_backbones.inference.predictions import Prediction
 
@@ -50,7 +51,7 @@ def measure_agreement(
         ImageError: An image cannot be read.
     """
     if predictor.task == 'classification':
-        raise ValueError(
+        raise InputError(
             "predictor.task must be 'detection' or 'segmentation', got 'classification'"
         )
     images = find_images(inputs)
@@ -69,7 +70,7 @@ def measure_agreement(
             if result.error is not None:
                 raise result.error
             if tile is not None and not counts:
-                raise ValueError(
+                raise InputError(
                     f'tiles must be smaller than the images, got {tile} px for {image}'
                 )
             predictions.append(result.prediction)

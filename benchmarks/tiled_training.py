@@ -23,6 +23,7 @@ import cv2
 import numpy as np
 
 from cpvt import command_line as cli
+from cpvt_backbones.errors import InputError
 
 TOOLS = Path(cli.__file__).parent
 CLASSES = ('square', 'disc')
@@ -113,7 +114,7 @@ def run(tool: str, *arguments: Any, folder: Path) -> str:
     options: Any = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     done = subprocess.run(command, cwd=folder, **options)
     if done.returncode:
-        raise ValueError(f'{tool}.py failed in {folder}:\n{done.stdout[-2000:]}')
+        raise InputError(f'{tool}.py failed in {folder}:\n{done.stdout[-2000:]}')
     return done.stdout
 
 
@@ -195,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         add(f'--{name}', type=cli.positive, help=f'{unit}of an image; default: {defaults}')
     args: argparse.Namespace = parser.parse_args(argv)
     if args.work_dir.exists():
-        raise ValueError(f'--work-dir: {str(args.work_dir)!r} exists; name a new folder')
+        raise InputError(f'--work-dir: {str(args.work_dir)!r} exists; name a new folder')
     scene = dict(FORMS[args.form])
     for name in ('width', 'height', 'objects'):
         scene[name] = getattr(args, name) or scene[name]

@@ -27,7 +27,7 @@ CONTENTS: dict[str, dict[str, tuple[ModuleType, str]]] = {
     },
     'Use a trained model': {
         'infer': (infer, 'predict on images of any size'),
-        'export': (export, 'write the model to one file: ONNX, torch.export, AOTInductor'),
+        'export': (export, 'write the model to one file: ONNX, torch.export'),
     },
     'Weights': {
         'convert-checkpoint': (convert_checkpoint, 'rename weights of timm, mm packages, Twins'),

@@ -7,9 +7,6 @@ imports the package after its arguments are parsed: torch and mmengine take seco
 import argparse
 import ctypes
 import difflib
-import dis
-import importlib.util
-import inspect
 import logging
 import os
 import re
@@ -58,8 +55,14 @@ WARNED_NOISE = (
 CUDA_LOGGER = 'torch.utils.cpp_extension'  # warns of a compiler for CUDA on a machine without a GPU
 CHECKPOINT = 'file, shipped name or work directory (only best_*.pth, or newest)'
 # Functions of mmengine that pass keys of a config to a constructor.
-LOOPS = ('build_train_loop', 'build_val_loop', 'build_test_loop')
-CALLERS = ('build_from_cfg', 'build_dataloader', *LOOPS)
+BUILDERS = (
+    'build_from_cfg',
+    'build_dataloader',
+    'build_train_loop',
+    'build_val_loop',
+    'build_test_loop',
+    'get_instance',  # of visualizers and loggers
+)
 LOG_PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - \w+ - ')
 
 
@@ -208,16 +211,17 @@ def is_debugging() -> bool:
     return os.environ.get('CPVT_DEBUG', '0') not in ('', '0')
 
 
-def run(
-    main: Callable[[], object], *, interrupted: str = 'interrupted', folder: Path | None = None
-) -> None:
+class UsageError(ValueError):
+    """A mistake in the arguments, seen before the package, which has InputError, is imported."""
+
+
+def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None:
     """Run a tool: a user's mistake ends it with one line and exit code 2, Ctrl-C with
     ``interrupted`` and 130.
 
-    A user's mistake is a TypeError or ValueError of a ``raise`` statement in the package or in
-    ``folder`` (default: the tool's), a type in a config that is not registered, arguments that its
-    constructor does not take, a file that cannot be opened, or a missing package. Any other error
-    is a bug and keeps its traceback. With ``CPVT_DEBUG=1`` in the environment, a mistake has its
+    A user's mistake is an InputError of the package, a :class:`UsageError`, a file that cannot be
+    opened, a missing package, or a part of a config that mmengine cannot build. Any other error is
+    a bug and keeps its traceback. With ``CPVT_DEBUG=1`` in the environment, a mistake has its
     traceback, too, and nothing is :func:`quiet`.
     """
     keep_memory()
@@ -234,44 +238,24 @@ def run(
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ImportError, KeyError, TypeError, ValueError) as error:
-        folders = [Path(__file__).parent, folder or Path(inspect.getfile(main)).parent]
-        if 'own_data' in sys.modules:
-            folders.append(Path(str(sys.modules['own_data'].__file__)).parent)
-        package = importlib.util.find_spec('cpvt_backbones')  # imports nothing
-        if package is not None and package.origin is not None:
-            folders.append(Path(package.origin).parent)
-        if not _is_mistake(error, folders):
+        if not _is_mistake(error):
             raise
-        stop(f'error: {with_options(_text_of(error))}', 2)
-
-
-def with_options(message: str) -> str:
-    """Name options in place of the Python arguments that begin a message, are set in it, or had
-    another value.
-
-    ``out_dir: ...`` is ``--out-dir: ...``, and ``overwrite=True`` is ``--overwrite``.
-    """
-    for action in _PARSERS[-1]._actions if _PARSERS else ():
-        if not action.option_strings:
-            continue
-        option = max(action.option_strings, key=len)
-        message = re.sub(rf'^{action.dest}(?=:| must | and )', option, message)
-        message = re.sub(rf'(?<=[( ]){action.dest}(?= was )', option, message)
-        if action.nargs == 0:
-            message = re.sub(rf'(?<![\w.]){action.dest}=True\b', option, message)
-    return message
+        stop(f'error: {_text_of(error)}', 2)
 
 
 def _text_of(error: BaseException) -> str:
     """The message of an error.
 
-    The system's own begins with the path. A type that no registry has is compared with the
-    backbones.
+    The system's own begins with the path. An argument's is named by its option. A type that no
+    registry has is compared with the backbones.
     """
     if isinstance(error, OSError) and error.strerror and error.filename:
         path = os.fsdecode(error.filename)
         start = '' if os.path.isabs(path) else f' (the path starts from {os.getcwd()})'
         return f'{path!r}: {error.strerror}{start}'
+    argument = getattr(error, 'argument', None)
+    if argument is not None:
+        return _option_of(argument) + str(error).removeprefix(argument)
     if not isinstance(error, KeyError):
         return str(error)
     name, *_ = message = str(error.args[0]).split()
@@ -279,36 +263,42 @@ def _text_of(error: BaseException) -> str:
     return ' '.join(message) + (f'; did you mean {similar[0]!r}?' if similar else '')
 
 
-def _is_mistake(error: BaseException, folders: Sequence[Path]) -> bool:
+def _option_of(argument: str) -> str:
+    """The option that sets an argument, or else its own name."""
+    for action in _PARSERS[-1]._actions if _PARSERS else ():
+        if action.dest == argument and action.option_strings:
+            return max(action.option_strings, key=len)
+    return argument
+
+
+def _is_mistake(error: BaseException) -> bool:
     """True for a user's mistake, as :func:`run` defines it."""
     if isinstance(error, ImportError):
-        ours = (error.name or '').startswith('cpvt_backbones.')
-        return not ours and not _is_within(error.path, folders)
-    if isinstance(error, OSError):
+        return (error.name or '').partition('.')[0] not in ('cpvt', 'cpvt_backbones')
+    errors = sys.modules.get('cpvt_backbones.errors')  # without it, nothing has raised its errors
+    if errors is not None and isinstance(error, errors.InputError):
         return True
+    if isinstance(error, (OSError, UsageError)):
+        return True
+    # The original mmengine raises an error of a constructor again, with a longer message.
+    context = error.__context__
+    origin = context if context is not None and type(context) is type(error) else error
+    module, function = _place_of(origin)
+    if module.startswith('own_data.'):  # until it is part of the package, which has InputError
+        return isinstance(error, ValueError)
+    # A config names a type that is not registered, or arguments that the type does not take.
+    return module.startswith('mmengine.') and function in BUILDERS
+
+
+def _place_of(error: BaseException) -> tuple[str, str]:
+    """Module and function in which an error arose."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     if last is None:
-        return False
-    code = last.tb_frame.f_code
-    # An operation such as int('x') or 'a' / 2 stops at another instruction.
-    raised = dis.opname[code.co_code[last.tb_lasti]] == 'RAISE_VARARGS'
-    if isinstance(error, KeyError):  # a type that no registry of mmengine has
-        return raised and code.co_name == 'build_from_cfg'
-    if raised and _is_within(code.co_filename, folders):
-        return True
-    if not raised and code.co_name in CALLERS:
-        return True
-    # mmengine's original registry raises an error of the same type with a longer message.
-    inner = error.__context__
-    if inner is None or type(inner) is not type(error) or str(inner) not in str(error):
-        return False
-    return _is_mistake(inner, folders)
-
-
-def _is_within(file: str | None, folders: Sequence[Path]) -> bool:
-    return file is not None and any(Path(file).is_relative_to(folder) for folder in folders)
+        return '', ''
+    frame = last.tb_frame
+    return frame.f_globals.get('__name__', ''), frame.f_code.co_name
 
 
 def stop(message: str, code: int) -> NoReturn:
@@ -360,7 +350,7 @@ def parse_model(text: str) -> tuple[str, str, str]:
     config: str | None
     try:
         config, checkpoint, _ = split_model((value or name).split(':', maxsplit=1))
-    except ValueError:
+    except ValueError:  # InputError is one, too
         config = None
     if not (name and config and checkpoint):
         raise argparse.ArgumentTypeError(
@@ -413,7 +403,7 @@ def parse_values(overrides: Mapping[str, str]) -> dict[str, Any]:
         try:
             DictAction(['--found'], 'found')(None, namespace, [f'value={text}'])
         except AssertionError as error:
-            raise ValueError(f'cfg_options: {key}={text}: {error}') from error
+            raise UsageError(f'--cfg-options: {key}={text}: {error}') from error
         value = namespace.found['value']
         values[key] = text.strip('\'"') if isinstance(value, str) else value
     return values
@@ -480,7 +470,7 @@ def split_model(
 ) -> tuple[str | None, str, list[str]]:
     """Split positional arguments into config, checkpoint and images.
 
-    ``ValueError`` for a missing model or images.
+    ``UsageError`` for a missing model or images.
 
     Args:
         words: ``CONFIG CHECKPOINT``, the name of shipped weights, or an exported file; then the
@@ -499,18 +489,18 @@ def split_model(
     elif first in shipped_weights():
         config, checkpoint = str(find_shipped(first).config_file), first
     elif similar := similar_names(first):
-        raise ValueError(f'{first!r} is no model{similar}')
+        raise UsageError(f'{first!r} is no model{similar}')
     else:
         files = f', an exported model ({", ".join(exported)})' if exported else ''
         shipped = '; '.join(f'{name} ({entry.about})' for name, entry in shipped_weights().items())
         accepted = (
             f'CONFIG.py CHECKPOINT{files}, or the name of shipped weights: {shipped or "(none)"}'
         )
-        raise ValueError(f'the first argument must be a model: {accepted}; got {" ".join(words)!r}')
+        raise UsageError(f'the first argument must be a model: {accepted}; got {" ".join(words)!r}')
     if images and not rest:
-        raise ValueError(f'images: none are given after the model {checkpoint!r}')
+        raise UsageError(f'images: none are given after the model {checkpoint!r}')
     if rest and not images:
-        raise ValueError(f'only a model is accepted, got {" ".join(rest)!r} after it')
+        raise UsageError(f'only a model is accepted, got {" ".join(rest)!r} after it')
     print_file_of(checkpoint)
     return config, checkpoint, rest
 

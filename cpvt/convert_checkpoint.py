@@ -26,7 +26,7 @@ def backbone_arguments(args: argparse.Namespace) -> dict:
         if arguments.get('type') not in cli.BACKBONES:
             found = arguments.get('type', 'missing')
             accepted = ', '.join(cli.BACKBONES)
-            raise ValueError(
+            raise cli.UsageError(
                 f'config: model.backbone.type must be one of {accepted}, it is {found}'
             )
         arguments.pop('init_cfg', None)

@@ -46,31 +46,53 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of this tool."""
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser)
-    add = parser.add_argument
-    about = 'the file: .onnx, or .pt2 for the other formats'
-    add('--out', type=Path, required=True, help=about)
-    add('--format', choices=tuple(cli.EXPORT_FORMATS), default='onnx', help='default: %(default)s')
-    add('--part', choices=('model', 'backbone'), default='model', help='default: %(default)s')
-    about = 'take normalised images, float32; without it uint8 pixels, BGR, which the file'
-    add('--normalised', action='store_true', help=f'{about} normalises itself')
-    about = 'of a segmentor: return logits instead of classes'
-    add('--logits', action='store_true', help=about)
-    add('--opset', type=int, default=cli.OPSET, help='of ONNX: 18, 21 or 23')
-    about = "ONNX: no operator of onnxruntime's own, for runtimes other than it and OpenVINO;"
-    add('--portable', action='store_true', help=f'{about} slower in these')
-    add('--device', default='cpu', help='for .pt2: where it is to run')
-    about = 'ONNX: round to 8 bits, for the --runtime; needs --verify-images, and is refused where'
-    add('--int8', action='store_true', help=f'{about} it agrees with fp32 in less than 98 %%')
+    parser.add_argument(
+        '--out', type=Path, required=True, help='the file: .onnx, or .pt2 for the other formats'
+    )
+    parser.add_argument(
+        '--format', choices=tuple(cli.EXPORT_FORMATS), default='onnx', help='default: %(default)s'
+    )
+    parser.add_argument(
+        '--part', choices=('model', 'backbone'), default='model', help='default: %(default)s'
+    )
+    parser.add_argument(
+        '--normalised',
+        action='store_true',
+        help='take normalised images, float32; without it uint8 pixels, BGR, which the file'
+        ' normalises itself',
+    )
+    parser.add_argument(
+        '--logits', action='store_true', help='of a segmentor: return logits instead of classes'
+    )
+    parser.add_argument('--opset', type=int, default=cli.OPSET, help='of ONNX: 18, 21 or 23')
+    parser.add_argument(
+        '--portable',
+        action='store_true',
+        help="ONNX: no operator of onnxruntime's own, for runtimes other than it and OpenVINO;"
+        ' slower in these',
+    )
+    parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run')
+    parser.add_argument(
+        '--int8',
+        action='store_true',
+        help='ONNX: round to 8 bits, for the --runtime; needs --verify-images, and is refused where'
+        ' it agrees with fp32 in less than 98 %%',
+    )
+    _add_verification(parser)
+    cli.add_config_arguments(parser)
+    return parser
 
-    add = parser.add_argument_group('verification').add_argument
-    about = 'in which an .onnx file is verified, and for which --int8 rounds it; default:'
-    add(
+
+def _add_verification(parser: argparse.ArgumentParser) -> None:
+    verification = parser.add_argument_group('verification')
+    verification.add_argument(
         '--runtime',
         choices=cli.RUNTIMES[:2],
         default=cli.RUNTIMES[0],
-        help=f'{about} %(default)s',
+        help='in which an .onnx file is verified, and for which --int8 rounds it; default:'
+        ' %(default)s',
     )
-    add(
+    verification.add_argument(
         '--verify-sizes',
         type=cli.parse_size,
         nargs='+',
@@ -78,7 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar='HEIGHTxWIDTH',
         help='default: ' + ' '.join(f'{height}x{width}' for height, width in cli.VERIFIED_SIZES),
     )
-    add(
+    verification.add_argument(
         '--verify-batches',
         type=cli.positive,
         nargs='+',
@@ -86,11 +108,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar='N',
         help='default: %(default)s',
     )
-    about = 'files and folders; default: generated images'
-    about += '; of --int8 for openvino, every second one sets the range of the 8 bits'
-    add('--verify-images', nargs='+', default=[], help=about)
-    cli.add_config_arguments(parser)
-    return parser
+    verification.add_argument(
+        '--verify-images',
+        nargs='+',
+        default=[],
+        help='files and folders; default: generated images; of --int8 for openvino, every second'
+        ' one sets the range of the 8 bits',
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -125,11 +149,11 @@ def _check_int8(args: argparse.Namespace) -> None:
     if not args.int8:
         return
     if args.format != 'onnx':
-        raise ValueError(f'--int8: accepted with --format onnx, got --format {args.format}')
+        raise cli.UsageError(f'--int8: accepted with --format onnx, got --format {args.format}')
     if args.part != 'model' or args.logits or args.normalised:
-        raise ValueError('--int8: accepted without --part backbone, --logits and --normalised')
+        raise cli.UsageError('--int8: accepted without --part backbone, --logits and --normalised')
     if not args.verify_images:
-        raise ValueError(
+        raise cli.UsageError(
             '--int8: give images of the kind that the model is for by --verify-images; generated'
             ' images do not show how often int8 and fp32 agree'
         )
@@ -147,7 +171,7 @@ def _find_photos(args: argparse.Namespace) -> 'list[Path | np.ndarray]':
         reason = str(error).removeprefix('inputs: ')
         raise FileNotFoundError(f'--verify-images: {reason}') from None
     if args.int8 and args.runtime == cli.RUNTIMES[1] and len(files) < 2:
-        raise ValueError(
+        raise cli.UsageError(
             f'--verify-images: --int8 for {args.runtime} needs at least two images, one to'
             f' calibrate and one to compare, got {len(files)}'
         )

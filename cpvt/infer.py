@@ -86,53 +86,125 @@ def own_device(shard: tuple[int, int] | None, device: str | None) -> str | None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this tool."""
+    """The parser of this command."""
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser, images=True, exported=True)
-    add = parser.add_argument
-    add('--out-dir', default='outputs', help='default: %(default)s')
-    add('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
-    about = 'float32 (default), bfloat16, float16; auto: bfloat16 where faster'
-    add('--dtype', choices=cli.DTYPES, default='float32', metavar='TYPE', help=about)
-    about = 'of an .onnx file: onnxruntime (default), openvino, openvino-bfloat16'
-    add('--runtime', choices=cli.RUNTIMES, default=cli.RUNTIMES[0], metavar='NAME', help=about)
-    add('--score-thr', type=float, default=0.3, help='minimum score of a box')
-    add('--no-vis', action='store_true', help='write no vis/')
-    about = 'delete the results of an earlier run in --out-dir'
-    add('--overwrite', action='store_true', help=about)
-    about = 'COCO JSON with the ids: images by file name, categories by name'
-    add('--ann', type=Path, metavar='FILE', help=about)
-    about = 'exit code 1 if any image failed; without it, if all did'
-    add('--strict', action='store_true', help=about)
-
-    size = parser.add_argument_group('size').add_mutually_exclusive_group()
-    about = "config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a"
-    about += ' factor of it; 800, 800x1333: largest that fits'
-    size.add_argument('--scale', type=parse_scale, metavar=SCALES, help=about)
-    size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
-
-    add = parser.add_argument_group('memory').add_argument
-    about = 'maximum images, of equal size, of one forward call'
-    add('--batch-size', type=int, default=1, metavar='N', help=about)
-    about = 'of one forward call; a larger image is tiled'
-    add('--max-pixels', type=int, default=cli.MAX_PIXELS, metavar='N', help=about)
-    add('--tile-size', type=int, default=cli.TILE_SIZE, metavar='PX', help='default: %(default)s')
-    about = 'minimum overlap of two tiles'
-    add('--overlap', type=int, default=cli.OVERLAP, metavar='PX', help=about)
-    about = 'maximum pixels of a file decoded as a whole'
-    add('--read-limit', type=int, default=cli.READ_LIMIT, metavar='N', help=about)
-
-    add = parser.add_argument_group('many processes (docs/scale.md)').add_argument
-    about = 'predict shard I, from 0, of N; auto: as torchrun or Slurm numbers it'
-    add('--shard', type=parse_shard, metavar='I/N', help=about)
-    about = 'when all shards have ended: make their results one'
-    add('--merge', action='store_true', help=about)
-    about = 'by Ray Data, to files of this format in --out-dir'
-    add('--ray', choices=('parquet', 'json'), help=about)
-    about = "Ray's actors (default: one for each GPU or core)"
-    add('--workers', type=cli.positive, metavar='N', help=about)
+    parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
+    parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
+    parser.add_argument(
+        '--dtype',
+        choices=cli.DTYPES,
+        default='float32',
+        metavar='TYPE',
+        help='float32 (default), bfloat16, float16; auto: bfloat16 where faster',
+    )
+    parser.add_argument(
+        '--runtime',
+        choices=cli.RUNTIMES,
+        default=cli.RUNTIMES[0],
+        metavar='NAME',
+        help='of an .onnx file: onnxruntime (default), openvino, openvino-bfloat16',
+    )
+    parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
+    parser.add_argument('--no-vis', action='store_true', help='write no vis/')
+    parser.add_argument(
+        '--overwrite',
+        action='store_true',
+        help='delete the results of an earlier run in --out-dir',
+    )
+    parser.add_argument(
+        '--ann',
+        type=Path,
+        metavar='FILE',
+        help='COCO JSON with the ids: images by file name, categories by name',
+    )
+    parser.add_argument(
+        '--strict',
+        action='store_true',
+        help='exit code 1 if any image failed; without it, if all did',
+    )
+    _add_sizes(parser)
+    _add_memory(parser)
+    _add_processes(parser)
     cli.add_config_arguments(parser)
     return parser
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    size = parser.add_argument_group('size').add_mutually_exclusive_group()
+    size.add_argument(
+        '--scale',
+        type=parse_scale,
+        metavar=SCALES,
+        help="config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a"
+        ' factor of it; 800, 800x1333: largest that fits',
+    )
+    size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
+
+
+def _add_memory(parser: argparse.ArgumentParser) -> None:
+    memory = parser.add_argument_group('memory')
+    memory.add_argument(
+        '--batch-size',
+        type=int,
+        default=1,
+        metavar='N',
+        help='maximum images, of equal size, of one forward call',
+    )
+    memory.add_argument(
+        '--max-pixels',
+        type=int,
+        default=cli.MAX_PIXELS,
+        metavar='N',
+        help='of one forward call; a larger image is tiled',
+    )
+    memory.add_argument(
+        '--tile-size',
+        type=int,
+        default=cli.TILE_SIZE,
+        metavar='PX',
+        help='default: %(default)s',
+    )
+    memory.add_argument(
+        '--overlap',
+        type=int,
+        default=cli.OVERLAP,
+        metavar='PX',
+        help='minimum overlap of two tiles',
+    )
+    memory.add_argument(
+        '--read-limit',
+        type=int,
+        default=cli.READ_LIMIT,
+        metavar='N',
+        help='maximum pixels of a file decoded as a whole',
+    )
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    processes = parser.add_argument_group('many processes (docs/scale.md)')
+    processes.add_argument(
+        '--shard',
+        type=parse_shard,
+        metavar='I/N',
+        help='predict shard I, from 0, of N; auto: as torchrun or Slurm numbers it',
+    )
+    processes.add_argument(
+        '--merge',
+        action='store_true',
+        help='when all shards have ended: make their results one',
+    )
+    processes.add_argument(
+        '--ray',
+        choices=('parquet', 'json'),
+        help='by Ray Data, to files of this format in --out-dir',
+    )
+    processes.add_argument(
+        '--workers',
+        type=cli.positive,
+        metavar='N',
+        help="Ray's actors (default: one for each GPU or core)",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -140,15 +212,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = [args.config, *args.rest]
     config, checkpoint, inputs = cli.split_model(words, images=True, exported=cli.EXPORTED_SUFFIXES)
     if config is not None and args.runtime != cli.RUNTIMES[0]:
-        raise ValueError(
+        raise cli.UsageError(
             f'--runtime: only an exported .onnx file runs in another runtime, got {args.runtime!r}'
         )
     if config is None and args.cfg_options:
-        raise ValueError(
+        raise cli.UsageError(
             f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}'
         )
     if args.merge and (args.shard or args.overwrite):
-        raise ValueError(
+        raise cli.UsageError(
             '--merge: it joins what shards have written, without --shard and --overwrite'
         )
     from cpvt_backbones.inference import find_images

@@ -165,13 +165,13 @@ def form_of(args: argparse.Namespace) -> tuple[str, Form]:
     if len(paths) not in counts and named:
         wanted = ' or '.join(map(str, counts))
         hint = f'; for the folder of this name, write ./{kind}' if Path(kind).exists() else ''
-        raise ValueError(f'data: {kind} takes {wanted} paths, got {[*map(str, paths)]}{hint}')
+        raise cli.UsageError(f'data: {kind} takes {wanted} paths, got {[*map(str, paths)]}{hint}')
     if form.kind == 'masks' and len(paths) == 2 and paths[0].samefile(paths[1]):
-        raise ValueError(f'data: images and masks must be in two folders, got {paths[0]} twice')
+        raise cli.UsageError(f'data: images and masks must be in two folders, got {paths[0]} twice')
     for option, kinds in FORMS_OF.items():
         if getattr(args, option) and kind not in kinds:
             wanted = ' and '.join(kinds)
-            raise ValueError(f'--{option}: only {wanted} have it, the data are {kind}')
+            raise cli.UsageError(f'--{option}: only {wanted} have it, the data are {kind}')
     for option in ('val', 'add', 'classes'):
         given = getattr(args, option) or []
         for path in given if isinstance(given, list) else [given]:
@@ -195,7 +195,7 @@ def read_objects(kind: str, form: Form, report: Report, classes: Path | None) ->
         return read_voc(form.data[0], report)
     if form.kind == 'masks':
         return [read_instances(form.data[0], form.data[1], report, classes=classes)]
-    raise ValueError(
+    raise cli.UsageError(
         f'data: form instances takes COCO JSON with outlines, YOLO polygons, or images and masks,'
         f' got {form.kind}'
     )
@@ -249,9 +249,9 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
 def check_arguments(args: argparse.Namespace) -> None:
     """Refuse a config that would be replaced."""
     if args.out.suffix != '.py':
-        raise ValueError(f'--out: must be FILE.py, got {str(args.out)!r}')
+        raise cli.UsageError(f'--out: must be FILE.py, got {str(args.out)!r}')
     if args.out.exists() and not args.overwrite:
-        raise ValueError(
+        raise cli.UsageError(
             f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
             ' hand'
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from cpvt_backbones.analysis.resolution import main_metric, read_rows
 from cpvt_backbones.analysis.tables import Record, read_table
+from cpvt_backbones.errors import InputError
 
 _SMALL: Any = dict(fontsize=7, loc='left')
 
@@ -26,7 +27,7 @@ def draw_sweep(table: Path, path: Path, *, metric: str | None = None) -> None:
     rows = read_rows(table)
     metric = main_metric(rows) if metric is None else metric
     if not any(metric in row.metrics for row in rows):
-        raise ValueError(f'metric must be a numeric column of {str(table)!r}, got {metric!r}')
+        raise InputError(f'metric must be a numeric column of {str(table)!r}, got {metric!r}')
     records = read_table(table)
     titles = {
         metric: metric,

@@ -80,7 +80,7 @@ def _write_range(model: 'SweepModel', rows: 'Sequence[SweepRow]', limit: int | N
     from cpvt_backbones.weights import shipped_weights
 
     if model.checkpoint in shipped_weights():
-        raise ValueError(
+        raise cli.UsageError(
             f'--write: the range of {model.checkpoint!r} is stored by'
             ' projects/shipped_weights/ship_weights.py --sizes'
         )

@@ -17,7 +17,7 @@ def check(accepted: str, accepts: Callable[[Any], bool], **values: Any) -> None:
     """Raise ``ValueError`` for the first value that ``accepts`` refuses."""
     for name, value in values.items():
         if not accepts(value):
-            raise InputError(f'{name} must be {accepted}, got {value!r}')
+            raise InputError(f'{name} must be {accepted}, got {value!r}', argument=name)
 
 
 def is_int(value: Any) -> bool:
@@ -62,7 +62,8 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
         if not isinstance(value, (str, type(None))) or value not in choices:
             raise InputError(
                 f'{name} must be one of {sorted(choices, key=str)}, got {value!r}'
-                f'{did_you_mean(value, choices)}'
+                f'{did_you_mean(value, choices)}',
+                argument=name,
             )
 
 
@@ -102,7 +103,8 @@ def check_gpu(device: str) -> None:
         found = f'{count} GPUs' if count else 'no GPU'
         raise InputError(
             f"device must be 'cpu' or a GPU that is there, got {device!r}; torch"
-            f' {torch.__version__} finds {found}'
+            f' {torch.__version__} finds {found}',
+            argument='device',
         )
 
 
@@ -159,7 +161,7 @@ def check_path(**values: Any) -> None:
     for name, value in values.items():
         if not isinstance(value, (str, os.PathLike)):
             raise InputTypeError(
-                f'{name} must be a path, a str or pathlib.Path, got {value!r:.100}'
+                f'{name} must be a path, a str or pathlib.Path, got {value!r:.100}', argument=name
             )
 
 
@@ -172,6 +174,7 @@ def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:
         entries = [value]
     if not is_sequence(entries) or not all(isinstance(entry, Mapping) for entry in entries):
         raise InputError(
-            f'{name} must be None, a dict with a type, or a list of such dicts, got {value!r}'
+            f'{name} must be None, a dict with a type, or a list of such dicts, got {value!r}',
+            argument=name,
         )
     return list(entries)

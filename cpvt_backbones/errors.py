@@ -6,7 +6,15 @@ class InputError(ValueError):
 
     The message names the argument or file, the value it got and what is accepted. Command lines
     print it without a traceback.
+
+    Args:
+        message: The message; with an ``argument``, it begins with its name.
+        argument: The Python argument that is wrong. A command line prints its option instead.
     """
+
+    def __init__(self, message: str, *, argument: str | None = None) -> None:
+        super().__init__(message)
+        self.argument = argument
 
 
 class InputTypeError(InputError, TypeError):

@@ -154,7 +154,9 @@ def read_config(
     try:
         cfg.merge_from_dict(options)
     except (KeyError, TypeError) as error:
-        raise InputError(f'cfg_options: {type(error).__name__}: {error}') from error
+        raise InputError(
+            f'cfg_options: {type(error).__name__}: {error}', argument='cfg_options'
+        ) from error
     cfg.launcher = launcher
     cfg.work_dir = str(work_dir or cfg.get('work_dir') or Path('work_dirs', Path(path).stem))
     find_toolbox(cfg)
@@ -206,9 +208,14 @@ def check_options(cfg: Config, options: Collection[str]) -> None:
     for option in options:
         name, _, rest = option.partition('.')
         if name == 'launcher':
-            raise InputError('cfg_options: launcher is an argument of its own')
+            raise InputError(
+                'cfg_options: launcher is an argument of its own', argument='cfg_options'
+            )
         if name not in READ_KEYS:
-            raise InputError(f'cfg_options: {option} has no effect: {_reason(cfg, name, rest)}')
+            raise InputError(
+                f'cfg_options: {option} has no effect: {_reason(cfg, name, rest)}',
+                argument='cfg_options',
+            )
         _check_argument(cfg, option, options)
 
 

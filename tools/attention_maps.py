@@ -79,7 +79,7 @@ def measure(
     names = list(maps.attention_layers(model))
     chosen = range(len(names)) if args.layers is None else args.layers
     if not names or not all(-len(names) <= number < len(names) for number in chosen):
-        raise ValueError(
+        raise cli.UsageError(
             f'--layers must be in [{-len(names)}, {len(names) - 1}] for this model, got'
             f' {list(chosen)}'
         )
@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     pictures = [load_picture(path, size=args.shape) for path in images]
     if len({picture.shape for picture in pictures}) > 1:
-        raise ValueError('images must be of one size, or --shape HEIGHTxWIDTH be given')
+        raise cli.UsageError('images must be of one size, or --shape HEIGHTxWIDTH be given')
     if not args.draw:
         measure(args, config, checkpoint, pictures)
     draw_attention_maps(args.out_dir / 'maps.csv', pictures[0], args.out_dir / 'maps.png')

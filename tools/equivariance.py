@@ -90,7 +90,7 @@ def images_for(model: 'torch.nn.Module', args: argparse.Namespace) -> 'torch.Ten
     pictures = [load_picture(path) for path in args.images]
     for path, picture in zip(args.images, pictures, strict=True):
         if min(picture.shape[:2]) < side:
-            raise ValueError(
+            raise cli.UsageError(
                 f'images must be at least {side} px (size and largest shift, or the object), got'
                 f' {path} {picture.shape}'
             )

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
     if len(images) > 1:
-        raise ValueError(f'one image is accepted, got {images}')
+        raise cli.UsageError(f'one image is accepted, got {images}')
     from cpvt.plots import draw_feature_maps
     from cpvt_backbones.analysis.features import load_picture
 

@@ -16,6 +16,7 @@ from typing import Any
 from PIL import Image
 
 from cpvt_backbones.checks import check_choice, check_fraction
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.export import ExportedModel
 from cpvt_backbones.inference import Inferencer, Result
 
@@ -103,7 +104,7 @@ def predict_with_ray(
     check_choice(FORMATS, file_format=file_format)
     check_fraction(score_thr=score_thr)
     if Path(out_dir).exists() and any(Path(out_dir).iterdir()):
-        raise ValueError(f'out_dir must be empty, got {str(out_dir)!r}')
+        raise InputError(f'out_dir must be empty, got {str(out_dir)!r}')
     import ray
 
     # This folder is on no other node's path.

@@ -306,10 +306,11 @@ def _limit_images(cfg: Config, limit: int) -> None:
     """
     options = cfg.test_dataloader.dataset
     if limit < 1:
-        raise InputError(f'limit must be at least 1, got {limit}')
+        raise InputError(f'limit must be at least 1, got {limit}', argument='limit')
     if 'dataset' in options or 'datasets' in options or 'indices' in options:
         raise InputError(
-            f'limit must be None with a data set that wraps others or has indices, got {limit}'
+            f'limit must be None with a data set that wraps others or has indices, got {limit}',
+            argument='limit',
         )
     find_toolbox(cfg)
     init_default_scope(cfg.default_scope)
@@ -413,4 +414,6 @@ def _keep_to_images(runner: Runner) -> None:
                 dataset.get_data_info(index)['img_id'] for index in range(len(dataset))
             ]
         elif getattr(metric, '_coco_api', None) is not None:
-            raise InputError(f'limit must be None with the metric {type(metric).__name__}')
+            raise InputError(
+                f'limit must be None with the metric {type(metric).__name__}', argument='limit'
+            )

@@ -94,7 +94,8 @@ def _scale_rate(cfg: Config) -> None:
     if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
         raise InputError(
             'auto_scale_lr: the config has no auto_scale_lr.base_batch_size, the batch size of its'
-            ' lr'
+            ' lr',
+            argument='auto_scale_lr',
         )
     cfg.auto_scale_lr.enable = True
 
@@ -240,7 +241,7 @@ def test(
     if tta:
         for key in ('tta_model', 'tta_pipeline'):
             if cfg.get(key) is None:
-                raise InputError(f'tta: the config has no {key}')
+                raise InputError(f'tta: the config has no {key}', argument='tta')
         cfg.model = {**cfg.tta_model, 'module': cfg.model}
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     runner = _build_runner(cfg)
@@ -285,7 +286,8 @@ def use_amp(cfg: Config, dtype: str | None = None) -> None:
     check_choice(AMP_DTYPES, amp_dtype=dtype)
     if on_cpu and dtype == 'float16':
         raise InputError(
-            "amp_dtype must be 'bfloat16' on a CPU, got 'float16'; a GPU was not found"
+            "amp_dtype must be 'bfloat16' on a CPU, got 'float16'; a GPU was not found",
+            argument='amp_dtype',
         )
     kind = cfg.optim_wrapper.get('type', 'OptimWrapper')
     if kind not in ('OptimWrapper', 'AmpOptimWrapper'):
@@ -305,7 +307,10 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
     suffixes = ('.pkl', '.pickle') if toolbox.dump else ('',)
     if Path(out).suffix not in suffixes:
         accepted = f'{" or ".join(suffixes)} file' if toolbox.dump else 'folder'
-        raise InputError(f'out: {toolbox.package} writes predictions to a {accepted}, got {out!r}')
+        raise InputError(
+            f'out: {toolbox.package} writes predictions to a {accepted}, got {out!r}',
+            argument='out',
+        )
     if toolbox.dump is None:
         cfg.merge_from_dict({'test_evaluator.output_dir': out})
         return

@@ -259,10 +259,10 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
     wanted = torch.device(device or ('cuda' if available else 'cpu'))
     if wanted.type not in ('cpu', 'cuda'):
         accepted = "'cpu' or 'cuda[:index]' for an .onnx file"
-        raise InputError(f'device must be {accepted}, got {device!r}')
+        raise InputError(f'device must be {accepted}, got {device!r}', argument='device')
     if wanted.type == 'cuda' and not available:
         reason = 'this onnxruntime has no CUDA (onnxruntime-gpu does)'
-        raise InputError(f"device must be 'cpu': {reason}, got {device!r}")
+        raise InputError(f"device must be 'cpu': {reason}, got {device!r}", argument='device')
     check_seal(path)
     providers: list[Any] = ['CPUExecutionProvider']
     if wanted.type == 'cuda':
@@ -273,7 +273,7 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
     session = onnxruntime.InferenceSession(path, options, providers=providers)
     if device is not None and wanted.type == 'cuda' and cuda not in session.get_providers():
         reason = 'onnxruntime could not start CUDA (see its log)'
-        raise InputError(f"device must be 'cpu': {reason}, got {device!r}")
+        raise InputError(f"device must be 'cpu': {reason}, got {device!r}", argument='device')
     metadata = read_metadata(session.get_modelmeta().custom_metadata_map, path)
     return lambda images: session.run(None, {'images': images}), metadata
 
@@ -291,7 +291,9 @@ def _openvino_core() -> Any:
 
 def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, dict[str, Any]]:
     if device not in (None, 'cpu'):
-        raise InputError(f"device must be 'cpu' with runtime={runtime!r}, got {device!r}")
+        raise InputError(
+            f"device must be 'cpu' with runtime={runtime!r}, got {device!r}", argument='device'
+        )
     check_seal(path)
     core = _openvino_core()
     model = core.read_model(path)
@@ -331,10 +333,10 @@ def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any
     target = torch.device(device or metadata['device'])
     if target.type != metadata['device']:
         accepted = f'{metadata["device"]!r}, for which {path!r} was exported'
-        raise InputError(f'device must be {accepted}, got {device!r}')
+        raise InputError(f'device must be {accepted}, got {device!r}', argument='device')
     if not compiled and target.index:  # the weights stay on the device of the export
         accepted = f'{target.type!r} or {target.type + ":0"!r} for {path!r}'
-        raise InputError(f'device must be {accepted}, got {device!r}')
+        raise InputError(f'device must be {accepted}, got {device!r}', argument='device')
 
     def run(images: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():

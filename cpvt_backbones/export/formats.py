@@ -152,7 +152,8 @@ def _write_onnx(
     # The exporter silently writes another version when it does not support the requested one.
     if written.model.opset_imports[''] != stored['opset']:
         raise InputError(
-            f'opset must be one that torch {torch.__version__} writes, got {stored["opset"]}'
+            f'opset must be one that torch {torch.__version__} writes, got {stored["opset"]}',
+            argument='opset',
         )
     written.model.metadata_props.update(metadata)
     written.save(path)

@@ -197,14 +197,16 @@ def merge_shards(
 def shard_folder(folder: Path, shard: Shard) -> Path:
     """Where a shard's output is; ``ValueError`` for a wrong shard."""
     if not 0 <= shard[0] < shard[1]:
-        raise InputError(f'shard must be (i, n) with 0 <= i < n, got {shard!r}')
+        raise InputError(f'shard must be (i, n) with 0 <= i < n, got {shard!r}', argument='shard')
     return folder / f'shard-{shard[0]}-of-{shard[1]}'
 
 
 def _output_folder(out_dir: str | os.PathLike[str]) -> Path:
     check_path(out_dir=out_dir)
     if not os.fspath(out_dir) or '\0' in os.fspath(out_dir):
-        raise InputError(f'out_dir must be the path of a folder, got {os.fspath(out_dir)!r}')
+        raise InputError(
+            f'out_dir must be the path of a folder, got {os.fspath(out_dir)!r}', argument='out_dir'
+        )
     return Path(out_dir)
 
 
@@ -251,7 +253,8 @@ def _write_to(folder: Path, run: Callable[[], Summary]) -> Summary:
     except Timeout as error:
         busy = str(Path(error.lock_file).parent)
         raise InputError(
-            f'out_dir: another process is writing to {busy!r}; choose another folder'
+            f'out_dir: another process is writing to {busy!r}; choose another folder',
+            argument='out_dir',
         ) from None
     except OSError as error:
         if not _is_of(error, folder):
@@ -368,12 +371,16 @@ def _find_shards(folder: Path) -> list[Path]:
     counts = {path.name.rpartition('-')[2] for path in folder.glob('shard-*-of-*')}
     if len(counts) != 1 or not (number := counts.pop()).isdecimal():
         found = f'of {" and ".join(sorted(counts))} shards' if counts else 'of no shard'
-        raise InputError(f'out_dir: {str(folder)!r} has predictions {found}; predict them first')
+        raise InputError(
+            f'out_dir: {str(folder)!r} has predictions {found}; predict them first',
+            argument='out_dir',
+        )
     shards = [shard_folder(folder, (i, int(number))) for i in range(int(number))]
     for i, shard in enumerate(shards):
         if not all((shard / name).is_file() for name in (RUN_FILE, *RESULT_FILES)):
             raise InputError(
-                f'out_dir: shard {i} of {number} in {str(folder)!r} has not ended; start it again'
+                f'out_dir: shard {i} of {number} in {str(folder)!r} has not ended; start it again',
+                argument='out_dir',
             )
     return shards
 
@@ -456,7 +463,8 @@ def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> 
     if changes:
         raise InputError(
             f'out_dir: {str(folder)!r} has predictions of other settings ({", ".join(changes)});'
-            ' choose another folder, or overwrite=True to replace them'
+            ' choose another folder, or overwrite this one',
+            argument='out_dir',
         )
 
 
@@ -467,5 +475,6 @@ def _refuse_foreign(folder: Path) -> None:
     if files:
         raise InputError(
             f'out_dir: {str(folder)!r} has files that no earlier run wrote, such as'
-            f' {str(files[0])!r}; choose another folder, or move them'
+            f' {str(files[0])!r}; choose another folder, or move them',
+            argument='out_dir',
         )

@@ -198,7 +198,7 @@ class Inferencer(FromCheckpoint):
             raise InputError('predictor excludes cfg and checkpoint')
         elif dtype not in ('auto', 'float32'):
             accepted = "'auto' or 'float32' with an exported file or a predictor"
-            raise InputError(f'dtype must be {accepted}, got {dtype!r}')
+            raise InputError(f'dtype must be {accepted}, got {dtype!r}', argument='dtype')
         check_choice([one.task for one in TOOLBOXES.values()], **{'predictor.task': predictor.task})
         self.predictor: Predictor = predictor
         self.value_range: ValueRange | None = getattr(predictor, 'value_range', None)

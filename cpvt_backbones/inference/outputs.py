@@ -204,7 +204,7 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
         categories = {category['name']: category['id'] for category in content['categories']}
     except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise InputError(
-            f'ann: {str(ann)!r} is no COCO JSON ({type(error).__name__}: {error})'
+            f'ann: {str(ann)!r} is no COCO JSON ({type(error).__name__}: {error})', argument='ann'
         ) from error
     found = {}
     for image in images:
@@ -217,7 +217,7 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
     for kind, lacking in (('image', lost), ('category', unknown)):
         if lacking:
             missing = f'{lacking[0]!r} ({len(lacking)} are missing)'
-            raise InputError(f'ann: {str(ann)!r} has no {kind} {missing}')
+            raise InputError(f'ann: {str(ann)!r} has no {kind} {missing}', argument='ann')
     return Ids(found, {label: categories[name] for label, name in enumerate(classes)})
 
 

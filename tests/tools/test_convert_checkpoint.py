@@ -99,7 +99,7 @@ def test_named_sizes_and_options(tmp_path, call, capsys):
         ('ours.pth x.pth --config empty.py', 'config: model.backbone.type must be one of CPVT'),
         ('ours.pth x.pth --config none.py', 'none.py'),
         ('ours.pth x.pth --config config.py --prefix teacher', "prefix='teacher.': no key starts"),
-        ('ours.pth x.pth --config config.py --ema', '--ema: the checkpoint has none of'),
+        ('ours.pth x.pth --config config.py --ema', 'ema=True: the checkpoint has none of'),
     ],
 )
 @pytest.mark.usefixtures('config')

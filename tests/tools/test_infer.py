@@ -172,7 +172,7 @@ def test_the_advice_after_other_settings_is_an_option(infer, capsys):
     assert infer('--score-thr', '0.5') == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("error: --out-dir: 'out' has predictions of other settings (")
-    assert line.endswith('choose another folder, or --overwrite to replace them')
+    assert line.endswith('choose another folder, or overwrite this one')
 
 
 def test_weights_of_another_model_are_refused_in_one_sentence(refused):

@@ -71,7 +71,9 @@ def _known_grids(
             or not all(is_int(side) and side > 0 for side in pair)
         ):
             accepted = '(height, width) in tokens, or one such pair for each stage of a pyramid'
-            raise InputError(f'table_grid must be {accepted}, got {table_grid!r}')
+            raise InputError(
+                f'table_grid must be {accepted}, got {table_grid!r}', argument='table_grid'
+            )
         named[index] = (pair[0], pair[1])
     for key in ours:
         if match := re.match(r'pos_embed\.grid_(\d)$', key):
