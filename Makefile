@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures setup demo app check test test-all test-gpu test-slow test-app test-site test-peers parity lint format quick matrix docs clean always
+.PHONY: help pictures setup demo app check test test-all test-gpu test-slow test-app test-site test-peers parity lint format matrix docs clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,14 +37,11 @@ app: $(READY)  ## try models on images in a browser, http://127.0.0.1:7860/; ARG
 check: $(READY) lint  ## check style and types, run the quickest tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK) $(ARGS)
 
-quick:  # the names of those, for tests/matrix.py
-	@echo $(QUICK)
-
 # One thread per process: torch's thread pools would otherwise fight over the cores.
 test: $(READY)  ## run the tests of four minutes on two cores: one test of each kind
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
-test-all: $(READY)  ## run all tests but the slow ones
+test-all: .venv/.docs  ## run all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" $(ARGS)
 
 test-gpu: $(READY)  ## run the tests that need a GPU
@@ -79,14 +76,18 @@ parity: $(PEERS)/.ready  ## measure the differences from timm, transformers, mm 
 	$(BIN)/python tests/checkpoints/parity.py timm mmpretrain mmseg mmdet
 	PYTHONPATH=$(PEERS) $(BIN)/python tests/checkpoints/parity.py open_clip transformers
 
-matrix: $(READY)  ## run golden outputs and quick tests over versions of Python and torch (an hour); writes docs/install.md
+matrix: $(READY)  ## run `make test` over versions of Python and torch (an hour); writes docs/install.md
 	$(BIN)/python tests/matrix.py $(ARGS)
 
 # Nothing is fetched but the packages; the site opens without a server: build/site/index.html.
 pictures: $(READY)  ## draw the pictures of README and docs again, from the models that ship
 	$(BIN)/python docs/site/figures.py
 
-docs: $(READY)  ## build the documentation site, build/site
+.venv/.docs: $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --override .venv/overrides.txt -e '.[docs]'
+	@touch $@
+
+docs: .venv/.docs  ## build the documentation site, build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --config-file docs/mkdocs.yml $(ARGS)
 
 lint: $(READY)  ## check style and types

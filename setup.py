@@ -41,11 +41,17 @@ EXTRAS['browser'] = [
     'playwright',
     'axe-playwright-python',
 ]  # make test-app; its browser is the system's
-EXTRAS['docs'] = ['mkdocs<2', 'mkdocs-material', 'mkdocstrings-python']  # make docs
+# make docs. The last mkdocstrings for Python 3.10 lacks the argument `md` that Highlight of newer
+# pymdown-extensions requires.
+EXTRAS['docs'] = [
+    'mkdocs<2',
+    'mkdocs-material',
+    'mkdocstrings-python',
+    'pymdown-extensions<12.1; python_version < "3.11"',
+]
 # Checks, and what benchmarks/, projects/ and demo/ need: none of them is installed.
 # setuptools: the tests build the wheel, for which older ones need `wheel`.
 EXTRAS['dev'] = [
-    *EXTRAS['docs'],
     'setuptools>=80,<82',
     'pytest',
     'pytest-xdist',

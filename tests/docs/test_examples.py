@@ -118,7 +118,7 @@ def test_example(module, name, tmp_path, monkeypatch):
     documented = import_module(f'cpvt_backbones.{module}')
     for part in name.split('.'):
         documented = getattr(documented, part)
-    assert '\n    Examples:\n' in documented.__doc__.replace('\n        ', '\n    ')
+    assert '\nExamples:\n' in inspect.cleandoc(documented.__doc__)
     finder = doctest.DocTestFinder(recurse=False)
     (example,) = finder.find(documented, name, globs={})
     code = [line for one in example.examples for line in one.source.splitlines()]

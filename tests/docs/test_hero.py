@@ -14,6 +14,7 @@ from PIL import ExifTags, Image
 from cpvt_backbones.inference import GoodSizes
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
+pytest.importorskip('mkdocs')  # of the extra `docs`
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / 'docs/site'))
 hero, sheets, site = (import_module(name) for name in ('hero', 'sheets', 'hooks'))

@@ -247,6 +247,7 @@ class Loads(HTMLParser):
 
 
 def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
+    pytest.importorskip('mkdocs')  # of the extra `docs`
     command = [sys.executable, '-m', 'mkdocs', 'build', '-f', ROOT / 'docs/mkdocs.yml']
     command += ['-d', tmp_path]
     environment = {**os.environ, 'NO_MKDOCS_2_WARNING': '1'}
