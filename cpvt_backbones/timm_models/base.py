@@ -21,12 +21,17 @@ from cpvt_backbones.checkpoints import (
     read_checkpoint,
     weights_in,
 )
-from cpvt_backbones.checks import check_choice, check_int, check_probability
+from cpvt_backbones.checks import check_choice, check_int, check_keywords, check_probability
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import map_to_tokens, tokens_to_map
 
 POOLS = ('', 'avg', 'max', 'avgmax')
+# Arguments of the backbones that timm names otherwise, or sets by methods.
+_FIXED = (
+    *('in_channels', 'drop_rate', 'with_dist_token', 'with_cp'),
+    *('out_type', 'out_indices', 'init_cfg'),
+)
 
 Intermediate = tuple[Tensor, Tensor | None]
 """A map (B, C, H, W) and the prefix tokens (B, P, C) beside it, or ``None``."""
@@ -44,10 +49,21 @@ def pool_tokens(tokens: Tensor, global_pool: str) -> Tensor:
 class TimmModel(Backbone):
     """Base of the three models: what timm's scripts, optimizers and feature extractors call.
 
+    Args:
+        in_chans: Channels of an image.
+        num_classes: Number of classes; 0 for no classifier.
+        global_pool: One of ``pools``; ``''`` for none. Default: the class token, or ``'avg'`` for a
+            model without.
+        drop_rate: Dropout before the classifier.
+        proj_drop_rate: Dropout after the embeddings and in the MLPs.
+        device, dtype: Where the parameters are, and their type.
+        backbone: Arguments of ``plain``, such as ``arch`` and ``position``.
+
     Attributes:
         plain: The backbone without timm's methods.
         pools: Names accepted as ``global_pool``.
         default_indices: Features of ``features_only=True`` without ``out_indices``.
+        defaults: Arguments of ``plain`` that differ from its own defaults.
         num_features, head_hidden_size: Channels of ``forward_features`` and of pooled features.
         num_classes, global_pool, in_chans: As given.
         feature_info: One dict a feature: ``num_chs``, ``reduction`` (stride in pixels), ``module``.
@@ -57,32 +73,48 @@ class TimmModel(Backbone):
     plain: ClassVar[type[Backbone]]
     pools: ClassVar[tuple[str, ...]] = POOLS
     default_indices: ClassVar[Any] = (0, 1, 2, 3)
+    defaults: ClassVar[Mapping[str, Any]] = {}
     feature_info: list[dict[str, Any]]
     out_indices: tuple[int, ...]
     final_norm: Any
     head: nn.Module
     head_drop: nn.Module
 
-    def _add_head(
+    def __init__(
         self,
-        features: int,
         *,
-        num_classes: int,
-        global_pool: str,
-        drop_rate: float,
-        device: Any,
-        dtype: Any,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str | None = None,
+        drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        device: Any = None,
+        dtype: Any = None,
+        **backbone: Any,
     ) -> None:
-        """Add the classifier, at the end of the constructor."""
+        check_keywords(type(self).__name__, self.plain, backbone, positional=_FIXED)
         check_int(num_classes=num_classes, minimum=0)
         check_probability(drop_rate=drop_rate)
-        self.in_chans = self.in_channels
-        self.num_features = self.head_hidden_size = features
+        trunk = dict(self.defaults, in_channels=in_chans, drop_rate=proj_drop_rate)
+        super().__init__(**{**trunk, **backbone})
+        self.in_chans = in_chans
+        self.feature_info = self._describe_features()
+        self.num_features = self.head_hidden_size = self._head_width()
         self.head_drop = nn.Dropout(drop_rate)
+        if global_pool is None:
+            global_pool = 'token' if 'token' in self.pools and self.with_cls_token else 'avg'
         self.reset_classifier(num_classes, global_pool)
         self._register_load_state_dict_pre_hook(rename_classifier)
         if device is not None or dtype is not None:
             self.to(device=device, dtype=dtype)
+
+    def _describe_features(self) -> list[dict[str, Any]]:
+        """``feature_info`` of a backbone that was just built."""
+        raise NotImplementedError
+
+    def _head_width(self) -> int:
+        """Channels of ``forward_features``."""
+        raise NotImplementedError
 
     # -- classification
     # ----------------------------------------------------------------------------------------------

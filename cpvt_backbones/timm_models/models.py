@@ -1,6 +1,7 @@
 """The three backbones as timm models: their arguments by timm's names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -8,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpvt_backbones.backbones import CPVT, MultiScaleCPVT, PyramidCPVT
-from cpvt_backbones.backbones.base import DENSE_POSITION, PAPER_POSITION, Position
 from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import prepend_tokens
 
@@ -24,88 +24,27 @@ class TimmCPVT(TimmModel, CPVT):
         torch.Size([2, 10])
         >>> model.forward_intermediates(torch.randn(2, 3, 160, 200), 1, intermediates_only=True)
 
-    Args:
-        in_chans: Channels of an image.
-        num_classes: Number of classes; 0 for no classifier.
-        global_pool: ``'token'`` (the class token), ``'avg'``, ``'max'``, ``'avgmax'`` or ``''``.
-            Default: the class token, or ``'avg'`` for a model without.
-        drop_rate: Dropout before the classifier.
-        proj_drop_rate: Dropout after the embeddings and in the MLPs.
-        device, dtype: Where the parameters are, and their type.
-
-    The other arguments are those of :class:`cpvt_backbones.CPVT`.
+    Its arguments are those of :class:`TimmModel` and of :class:`cpvt_backbones.CPVT`;
+    ``global_pool='token'`` classifies the class token.
     """
 
     plain = CPVT
     pools = (*POOLS, 'token')
     default_indices = 3  # the last three blocks, as of timm's ViTs
 
-    def __init__(
-        self,
-        *,
-        arch: str | Mapping[str, Any] = 'small',
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: str | None = None,
-        img_size: int | Sequence[int] = 224,
-        patch_size: int = 16,
-        position: Position = PAPER_POSITION,
-        with_cls_token: bool = True,
-        num_registers: int = 0,
-        window_size: int | None = None,
-        global_blocks: Sequence[int] = (),
-        mask_window_padding: bool = True,
-        layer_scale_init: float | None = None,
-        activation: str = 'gelu',
-        pre_norm: bool = False,
-        final_norm: bool = True,
-        qkv_bias: bool = True,
-        drop_rate: float = 0.0,
-        proj_drop_rate: float = 0.0,
-        attn_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        norm_eps: float = 1e-6,
-        frozen_stages: int = -1,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            arch=arch,
-            in_channels=in_chans,
-            img_size=img_size,
-            patch_size=patch_size,
-            position=position,
-            with_cls_token=with_cls_token,
-            num_registers=num_registers,
-            window_size=window_size,
-            global_blocks=global_blocks,
-            mask_window_padding=mask_window_padding,
-            layer_scale_init=layer_scale_init,
-            activation=activation,
-            pre_norm=pre_norm,
-            final_norm=final_norm,
-            qkv_bias=qkv_bias,
-            drop_rate=proj_drop_rate,
-            attn_drop_rate=attn_drop_rate,
-            drop_path_rate=drop_path_rate,
-            norm_eps=norm_eps,
-            frozen_stages=frozen_stages,
-        )
-        self.num_prefix_tokens = int(with_cls_token) + num_registers
-        self.feature_info = [
-            dict(num_chs=self.embed_dims, reduction=patch_size, module=f'blocks.{index}')
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Number of class and register tokens before those of the patches."""
+        return int(self.with_cls_token) + self.num_registers
+
+    def _describe_features(self) -> list[dict[str, Any]]:
+        return [
+            dict(num_chs=self.embed_dims, reduction=self.patch_size, module=f'blocks.{index}')
             for index in range(self.depth)
         ]
-        if global_pool is None:
-            global_pool = 'token' if with_cls_token else 'avg'
-        self._add_head(
-            self.embed_dims,
-            num_classes=num_classes,
-            global_pool=global_pool,
-            drop_rate=drop_rate,
-            device=device,
-            dtype=dtype,
-        )
+
+    def _head_width(self) -> int:
+        return self.embed_dims
 
     def _final(self, index: int, output: StageTokens) -> Tensor:
         tokens, prefix_tokens, _ = output
@@ -130,84 +69,20 @@ class TimmMultiScaleCPVT(TimmModel, MultiScaleCPVT):
         >>> model.feature_info.reduction()
         [4, 8, 16, 32]
 
-    Args:
-        in_chans, num_classes, drop_rate, proj_drop_rate, device, dtype: See :class:`TimmCPVT`.
-        global_pool: ``'avg'``, ``'max'``, ``'avgmax'`` or ``''``.
-
-    The other arguments are those of :class:`cpvt_backbones.MultiScaleCPVT`.
+    Its arguments are those of :class:`TimmModel` and of :class:`cpvt_backbones.MultiScaleCPVT`.
     """
 
     plain = MultiScaleCPVT
 
-    def __init__(
-        self,
-        *,
-        arch: str | Mapping[str, Any] = 'small',
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: str = 'avg',
-        source: str = 'last',
-        taps: Sequence[int] | None = None,
-        img_size: int | Sequence[int] = 224,
-        patch_size: int = 16,
-        position: Position = DENSE_POSITION,
-        with_cls_token: bool = False,
-        num_registers: int = 0,
-        window_size: int | None = None,
-        global_blocks: Sequence[int] = (),
-        mask_window_padding: bool = True,
-        layer_scale_init: float | None = None,
-        activation: str = 'gelu',
-        pre_norm: bool = False,
-        final_norm: bool = True,
-        qkv_bias: bool = True,
-        drop_rate: float = 0.0,
-        proj_drop_rate: float = 0.0,
-        attn_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        norm_eps: float = 1e-6,
-        frozen_stages: int = -1,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            arch=arch,
-            in_channels=in_chans,
-            source=source,
-            taps=taps,
-            img_size=img_size,
-            patch_size=patch_size,
-            position=position,
-            with_cls_token=with_cls_token,
-            num_registers=num_registers,
-            window_size=window_size,
-            global_blocks=global_blocks,
-            mask_window_padding=mask_window_padding,
-            layer_scale_init=layer_scale_init,
-            activation=activation,
-            pre_norm=pre_norm,
-            final_norm=final_norm,
-            qkv_bias=qkv_bias,
-            drop_rate=proj_drop_rate,
-            attn_drop_rate=attn_drop_rate,
-            drop_path_rate=drop_path_rate,
-            norm_eps=norm_eps,
-            frozen_stages=frozen_stages,
-        )
-        self.feature_info = [
+    def _describe_features(self) -> list[dict[str, Any]]:
+        levels = enumerate(zip(self.out_channels, self.out_strides, strict=True))
+        return [
             dict(num_chs=width, reduction=stride, module=f'pyramid.{level}')
-            for level, (width, stride) in enumerate(
-                zip(self.out_channels, self.out_strides, strict=True)
-            )
+            for level, (width, stride) in levels
         ]
-        self._add_head(
-            sum(self.out_channels),
-            num_classes=num_classes,
-            global_pool=global_pool,
-            drop_rate=drop_rate,
-            device=device,
-            dtype=dtype,
-        )
+
+    def _head_width(self) -> int:
+        return sum(self.out_channels)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """The maps of all levels, averaged to the grid of the coarsest, (B, sum of C, H', W')."""
@@ -249,70 +124,21 @@ class TimmPyramidCPVT(TimmModel, PyramidCPVT):
         >>> model(torch.randn(2, 3, 160, 200)).shape
         torch.Size([2, 1000])
 
-    Args:
-        in_chans, num_classes, drop_rate, proj_drop_rate, device, dtype: See :class:`TimmCPVT`.
-        global_pool: ``'avg'``, ``'max'``, ``'avgmax'`` or ``''``.
-
-    The other arguments are those of :class:`cpvt_backbones.PyramidCPVT`.
+    Its arguments are those of :class:`TimmModel` and of :class:`cpvt_backbones.PyramidCPVT`.
     """
 
     plain = PyramidCPVT
+    defaults = MappingProxyType(dict(final_norm=True))
 
-    def __init__(
-        self,
-        *,
-        arch: str | Mapping[str, Any] = 'small',
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: str = 'avg',
-        img_size: int | Sequence[int] = 224,
-        position: Position = PAPER_POSITION,
-        mask_window_padding: bool = True,
-        norm_after_stage: bool = False,
-        with_cls_token: bool = False,
-        embed_norm_eps: float = 1e-5,
-        final_norm: bool = True,
-        qkv_bias: bool = True,
-        drop_rate: float = 0.0,
-        proj_drop_rate: float = 0.0,
-        attn_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        norm_eps: float = 1e-6,
-        frozen_stages: int = -1,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            arch=arch,
-            in_channels=in_chans,
-            img_size=img_size,
-            position=position,
-            mask_window_padding=mask_window_padding,
-            norm_after_stage=norm_after_stage,
-            with_cls_token=with_cls_token,
-            embed_norm_eps=embed_norm_eps,
-            final_norm=final_norm,
-            qkv_bias=qkv_bias,
-            drop_rate=proj_drop_rate,
-            attn_drop_rate=attn_drop_rate,
-            drop_path_rate=drop_path_rate,
-            norm_eps=norm_eps,
-            frozen_stages=frozen_stages,
-        )
-        self.feature_info = [
+    def _describe_features(self) -> list[dict[str, Any]]:
+        stages = enumerate(zip(self.out_channels, self.out_strides, strict=True))
+        return [
             dict(num_chs=width, reduction=stride, module=f'blocks.{stage}')
-            for stage, (width, stride) in enumerate(
-                zip(self.out_channels, self.out_strides, strict=True)
-            )
+            for stage, (width, stride) in stages
         ]
-        self._add_head(
-            self.out_channels[-1],
-            num_classes=num_classes,
-            global_pool=global_pool,
-            drop_rate=drop_rate,
-            device=device,
-            dtype=dtype,
-        )
+
+    def _head_width(self) -> int:
+        return self.out_channels[-1]
 
     def _is_normed(self, index: int) -> bool:
         return index == self.num_freezable - 1
