@@ -39,6 +39,7 @@ from own_data import (
     Settings,
     any_size,
     check,
+    check_out,
     choose_range,
     class_settings,
     fields_of,
@@ -241,15 +242,14 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
             f'bands {", ".join(map(str, args.bands))}: mean and standard deviation are of the'
             ' training images'
         )
-    sheet = write_sheet(task, settings.fields, folder / 'sheet.jpg', value_range=value_range)
+    sheet = write_sheet(task, settings.texts, folder / 'sheet.jpg', value_range=value_range)
     settings.remarks.append(f'images with their labels, to look at before training: {sheet}')
     return settings
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Refuse a config that would be replaced."""
-    if args.out.suffix != '.py':
-        raise cli.UsageError(f'--out: must be FILE.py, got {str(args.out)!r}')
+    """Refuse a config that would be replaced, or whose name cannot be written."""
+    check_out(args.out)
     if args.out.exists() and not args.overwrite:
         raise cli.UsageError(
             f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
@@ -265,14 +265,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     pretrained = read_backbone(task, args.weights, in_channels=len(args.bands or 'RGB'))
     with any_size():
         settings = settings_of(kind, form, args, args.out.with_suffix(''))
-    fields = settings.fields | start(
+    started, weights = start(
         task, args.weights, channels=settings.fields['channels'], pretrained=pretrained
     )
+    fields = settings.fields | started | dict(about=settings.about)
     if pretrained is not None:
         settings.remarks.append(pretrained.remark)
     if args.length:
         fields['length'] = args.length
-    write_config(task, fields | dict(about=settings.about), args.out)
+    write_config(task, fields, settings.texts | weights, args.out)
     classes = settings.classes
     names = 'class' if len(classes) == 1 else 'classes'
     print(f'{args.out}: {task} of {len(classes)} {names}, {settings.about}')

@@ -219,9 +219,9 @@ def test_mmengine_alone_trains_the_configs(call, tmp_path, boxes, maps, kinds):
         assert 'class_weight' not in text
         first.rename(moved)
         # The lists of images are beside the config, and have moved with it.
-        config = moved / f'{kind}.py'
-        config.write_text(config.read_text().replace(str(first), str(moved)))
-        configs.append(str(config))
+        paths = moved / kind / 'data.json'
+        paths.write_text(paths.read_text().replace(str(first), str(moved)))
+        configs.append(str(moved / f'{kind}.py'))
     path = os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])
     command = [sys.executable, '-c', FRESH_PROCESSES, *configs]
     subprocess.run(command, env={**os.environ, 'PYTHONPATH': path}, cwd=tmp_path, check=True)

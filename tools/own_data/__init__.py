@@ -23,7 +23,7 @@ from .recognise import Form, recognise
 from .report import Fault, Report
 from .settings import Settings, class_settings, map_settings, object_settings
 from .sheet import write_sheet
-from .templates import fields_of, start, work_dir, write_config
+from .templates import check_out, fields_of, start, work_dir, write_config
 from .value_range import choose_range, mean_and_std
 from .voc import read_voc
 from .weights import read_backbone
@@ -39,6 +39,7 @@ __all__ = [
     'Settings',
     'any_size',
     'check',
+    'check_out',
     'choose_range',
     'class_settings',
     'classes_of',

@@ -166,10 +166,10 @@ def write_list(names: Iterable[str], path: Path) -> str:
     return str(path.resolve())
 
 
-def write_json(content: Any, path: Path) -> Path:
+def write_json(content: Any, path: Path, *, indent: int | None = None) -> Path:
     """Write JSON; returns the absolute path."""
     from cpvt_backbones.checkpoints import atomic_write
 
     with atomic_write(path) as file:
-        file.write(json.dumps(content, allow_nan=False).encode())
+        file.write(json.dumps(content, allow_nan=False, indent=indent).encode())
     return path.resolve()

@@ -35,13 +35,15 @@ class Settings:
     """What a config is written from.
 
     Args:
-        fields: Of the template.
+        fields: Numbers and sources of the template, without text of the data.
+        texts: Names and paths of the data, for the JSON file of the config.
         about: The training images in a line.
         remarks: Lines to print.
         infer: Options of tools/infer.py beside config, checkpoint and images.
     """
 
     fields: dict[str, Any]
+    texts: dict[str, Any]
     about: str
     remarks: list[str] = field(default_factory=list)
     infer: str = ''
@@ -49,7 +51,7 @@ class Settings:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
-        return self.fields['classes']
+        return self.texts['classes']
 
 
 def median_size(part: Part) -> np.ndarray:
@@ -153,11 +155,9 @@ def object_settings(
     else:
         remark += f', {seen:.0f} px in training (images of {max(scale)} px)'
     remarks = [remark, *vanishing(parts, scale), *enlarged(factor)]
-    fields = dict(
-        classes=tuple(category['name'] for category in parts[0].coco['categories']),
-        scale=scale,
-        length=iterations(parts[0]),
-    )
+    fields: dict[str, Any] = dict(scale=scale, length=iterations(parts[0]))
+    names_of_classes = tuple(category['name'] for category in parts[0].coco['categories'])
+    texts: dict[str, Any] = dict(classes=names_of_classes)
     if task == 'detector':
         # Times the stride of 8. Objects of more than 32 px are for the coarser strides.
         fields['anchor'] = float(np.clip(small * factor / 8, 0.5, 4))
@@ -165,9 +165,9 @@ def object_settings(
     else:
         fields['anchor'] = float(np.clip(small * factor / 4, 2, 8))  # times the stride of 4
     for key, part in zip(('train', 'val'), parts, strict=True):
-        fields[key] = str(write_json(part.coco, folder / f'{key}.json'))
-        fields[f'{key}_images'] = str(part.root.resolve())
-    return Settings(fields, about, remarks, infer)
+        texts[key] = str(write_json(part.coco, folder / f'{key}.json'))
+        texts[f'{key}_images'] = str(part.root.resolve())
+    return Settings(fields, texts, about, remarks, infer)
 
 
 def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
@@ -266,17 +266,16 @@ def map_settings(
         infer = options_of_tiles(CLASS_MAP_SIDE, CLASS_MAP_SIDE // 4)
     if missing:
         remarks.append(f'pixels without data in the images: {missing:.2%}; they are of no class')
-    fields |= dict(
+    fields['length'] = iterations(parts[0])
+    texts: dict[str, Any] = dict(
         classes=tuple(found.classes),
         images=str(parts[0].root.resolve()),
         masks=str(maps.resolve()),
-        suffix='',  # the lists have the suffixes of the images; the map of a.jpg is a.jpg.png
-        length=iterations(parts[0]),
     )
     for key, part in zip(('train', 'val'), parts, strict=True):
         names = [image['file_name'] for image in part.coco['images']]
-        fields[key] = write_list(names, folder / f'{key}.txt')
-    return Settings(fields, about, remarks, infer)
+        texts[key] = write_list(names, folder / f'{key}.txt')
+    return Settings(fields, texts, about, remarks, infer)
 
 
 def _is_placed(part: Part, value_range: 'ValueRange | None') -> bool:
@@ -309,16 +308,16 @@ def class_settings(parts: Sequence[Part], folder: Path) -> Settings:
     classes = classes_of(parts)
     side = max((side for side in CROPS if side <= median_size(parts[0]).min()), default=CROPS[0])
     count = len(parts[0].coco['images'])
-    fields = dict(
-        classes=tuple(classes),
+    fields: dict[str, Any] = dict(
         scale=side,
         batch=min(64, max(1, count // 2)),  # an epoch has whole batches only: at least two
-        images=str(parts[0].root.resolve()),
         length=round(passes(count)),
     )
+    texts: dict[str, Any] = dict(classes=tuple(classes), images=str(parts[0].root.resolve()))
     for key, part in zip(('train', 'val'), parts, strict=True):
         lines = []
         for image in part.coco['images']:
             lines.append(f'{image["file_name"]} {classes.index(image["label"])}')
-        fields[key] = write_list(lines, folder / f'{key}.txt')
-    return Settings(fields, describe(parts[0]), [f'scale of training: {side} x {side} px'])
+        texts[key] = write_list(lines, folder / f'{key}.txt')
+    remarks = [f'scale of training: {side} x {side} px']
+    return Settings(fields, texts, describe(parts[0]), remarks)

@@ -46,13 +46,13 @@ class Style:
 
 
 def write_sheet(
-    task: str, fields: dict[str, Any], file: Path, *, value_range: 'ValueRange | None' = None
+    task: str, texts: dict[str, Any], file: Path, *, value_range: 'ValueRange | None' = None
 ) -> Path:
     """Draw up to 12 images with their labels, read from the files that the config names.
 
     Args:
         task: Of the config, such as ``'detector'``.
-        fields: Of the config's template.
+        texts: Names and paths of the data.
         file: The picture, .jpg.
         value_range: How images of more than 8 bits are read.
 
@@ -62,7 +62,7 @@ def write_sheet(
     from cpvt_backbones.checkpoints import atomic_write
     from cpvt_backbones.inference.drawing import distinct_colours, draw_prediction, make_preview
 
-    classes = [*fields['classes']]
+    classes = [*texts['classes']]
     style = Style('detection', classes)
     if task == 'segmentor':
         colours = [*distinct_colours(len(classes)).tolist(), NO_CLASS]
@@ -71,7 +71,7 @@ def write_sheet(
         style = Style('classification', classes)
     pictures = []
     for part in MOST:
-        for one in _labelled(task, fields, part):
+        for one in _labelled(task, texts, part):
             image = value_range.read(one.file) if value_range else _read(one.file)
             if image is None:  # headers alone were checked
                 pictures.append((UNREAD, f'{part}: {one.file.name} cannot be decoded'))
@@ -84,16 +84,16 @@ def write_sheet(
     return file
 
 
-def _labelled(task: str, fields: dict[str, Any], part: str) -> list[Labelled]:
+def _labelled(task: str, texts: dict[str, Any], part: str) -> list[Labelled]:
     """Images of a part, evenly chosen, with their labels."""
     if task in ('detector', 'instance segmentor'):
-        coco = json.loads(Path(fields[part]).read_bytes())
-        root = Path(fields[f'{part}_images'])
+        coco = json.loads(Path(texts[part]).read_bytes())
+        root = Path(texts[f'{part}_images'])
         return _with_objects(coco, root, MOST[part], outlines=task == 'instance segmentor')
-    lines = _spread(read_lines(Path(fields[part])), MOST[part])
-    root = Path(fields['images'])
+    lines = _spread(read_lines(Path(texts[part])), MOST[part])
+    root = Path(texts['images'])
     if task == 'segmentor':
-        masks, no_class = Path(fields['masks']), len(fields['classes'])
+        masks, no_class = Path(texts['masks']), len(texts['classes'])
         return [
             Labelled(root / line, _class_map(masks / f'{line}.png', no_class)) for line in lines
         ]
@@ -101,7 +101,7 @@ def _labelled(task: str, fields: dict[str, Any], part: str) -> list[Labelled]:
     for line in lines:
         name, _, index = line.rpartition(' ')
         label = int(index)
-        found.append(Labelled(root / name, {'label': label, 'class': fields['classes'][label]}))
+        found.append(Labelled(root / name, {'label': label, 'class': texts['classes'][label]}))
     return found
 
 

@@ -1,16 +1,27 @@
-"""Write a config that inherits a shipped recipe, from the values of a user's data."""
+"""Write a config that inherits a shipped recipe, from the values of a user's data.
 
-from collections.abc import Iterable, Mapping
+mmengine substitutes ``{{...}}`` in the source of a config before Python parses it, so that a class
+name or path in the source could run as code. Numbers stand in the source; all text of the data
+stands in a JSON file, as ``own_data``, which the config inherits.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from pprint import pformat
 from typing import TYPE_CHECKING, Any
 
-from .files import RECIPE
+from cpvt_backbones.errors import InputError
+
+from .files import RECIPE, write_json
 from .weights import Pretrained
 
 if TYPE_CHECKING:
     from cpvt_backbones.value_range import ValueRange
 
+TEXTS = 'data.json'  # beside the recipe
+SAFE_STEM = re.compile(r'\w[\w .+=@,-]*')
 RECIPES = {
     'detector': 'configs/bccd/retinanet_cpvt-tiny-gap_bccd.py',
     'instance segmentor': 'configs/_base_/recipes/instances_own_data.py',
@@ -40,7 +51,7 @@ model = dict(
     roi_head={{head: dict(num_classes=len(classes)) for head in heads}},
 )
 """
-OBJECTS = """load_from = {load_from!r}
+OBJECTS = """load_from = _base_.own_data.load_from
 train_pipeline = _base_.train_pipeline
 train_pipeline[2].scale = scale
 train_pipeline[3].crop_size = scale
@@ -48,27 +59,29 @@ train_pipeline[4] = dict(type='RandomFlip', prob=0.5)
 test_pipeline = _base_.test_pipeline
 test_pipeline[1].scale = scale
 {loading}metainfo = dict(classes=classes)
-train_set = dict(data_root='', ann_file={train!r}, metainfo=metainfo)
-train_set['data_prefix'] = dict(img={train_images!r})
+train_set = dict(data_root='', ann_file=_base_.own_data.train, metainfo=metainfo)
+train_set['data_prefix'] = dict(img=_base_.own_data.train_images)
 train_set['filter_cfg'] = None  # train on images without objects, too
-val_set = dict(data_root='', ann_file={val!r}, metainfo=metainfo)
-val_set['data_prefix'] = dict(img={val_images!r})
-val_evaluator = dict(ann_file={val!r})
+val_set = dict(data_root='', ann_file=_base_.own_data.val, metainfo=metainfo)
+val_set['data_prefix'] = dict(img=_base_.own_data.val_images)
+val_evaluator = dict(ann_file=_base_.own_data.val)
 """
 SEGMENTOR = """void = 255
 model = dict(
     {backbone}data_preprocessor=dict({normalisation}seg_pad_val=void),
     decode_head=dict(num_classes=len(classes), ignore_index=void),
 )
-load_from = {load_from!r}
+load_from = _base_.own_data.load_from
 train_pipeline = _base_.train_pipeline
 {train_size}
 train_pipeline[3] = dict(type='RandomCrop', crop_size={crop}, cat_max_ratio=0.75, ignore_index=void)
 test_pipeline = _base_.test_pipeline
-{test_size}{loading}metainfo = dict(classes=classes)
-paths = dict(data_root='', data_prefix=dict(img_path={images!r}, seg_map_path={masks!r}))
-options = dict(**paths, img_suffix={suffix!r}, metainfo=metainfo)
-train_set, val_set = (dict(ann_file=file, **options) for file in ({train!r}, {val!r}))
+{test_size}{loading}prefix = dict(img_path=_base_.own_data.images)
+prefix['seg_map_path'] = _base_.own_data.masks
+# The lists have the suffixes of the images; the map of a.jpg is a.jpg.png.
+options = dict(data_root='', data_prefix=prefix, img_suffix='', metainfo=dict(classes=classes))
+train_set = dict(ann_file=_base_.own_data.train, **options)
+val_set = dict(ann_file=_base_.own_data.val, **options)
 val_evaluator = dict(ignore_index=void)
 """
 # Of a segmentor: how images get the size that it is trained and tested at.
@@ -84,20 +97,23 @@ CLASSIFIER = """model = dict(
     {backbone}head=dict({head}num_classes=len(classes)),
 )
 data_preprocessor = dict({normalisation}num_classes=len(classes))
-load_from = {load_from!r}
+load_from = _base_.own_data.load_from
 train_pipeline = _base_.train_pipeline
 train_pipeline[1].update(scale=scale, backend={backend!r})
 resize = dict(type='ResizeEdge', scale=scale * 8 // 7, backend={backend!r}, interpolation='bicubic')
 test_pipeline = _base_.test_pipeline
 test_pipeline[1:2] = [resize, dict(type='CenterCrop', crop_size=scale)]
-{loading}options = dict(data_root={images!r}, data_prefix='', metainfo=dict(classes=classes))
-train_set, val_set = (dict(ann_file=file, **options) for file in ({train!r}, {val!r}))
+{loading}metainfo = dict(classes=classes)
+options = dict(data_root=_base_.own_data.images, data_prefix='', metainfo=metainfo)
+train_set = dict(ann_file=_base_.own_data.train, **options)
+val_set = dict(ann_file=_base_.own_data.val, **options)
 val_evaluator = dict(topk=(1,))
 """
 BEGINNING = """# Written by tools/make_config.py: {about}.
-_base_ = {recipe!r}
-work_dir = {work_dir!r}
-classes = {classes!r}
+# The names and paths of the data are in data.json; they stand in no Python source.
+_base_ = ['./{stem}/{recipe}', './{stem}/{texts}']
+work_dir = '{work_dir}'
+classes = tuple(_base_.own_data.classes)
 scale = {scale}
 """
 ENDING = """{rates}test_evaluator = val_evaluator
@@ -146,22 +162,99 @@ TEMPLATES = {
 }
 
 
-def write_config(task: str, values: Mapping[str, Any], file: Path) -> None:
-    """Write a config, and the recipe that it inherits to the folder of its name.
+def write_config(
+    task: str, numbers: Mapping[str, Any], texts: Mapping[str, Any], file: Path
+) -> None:
+    """Write a config, and the recipe and JSON file that it inherits to the folder of its name.
 
     Args:
         task: A key of ``TEMPLATES``.
-        values: Fields of the template, without ``recipe`` and ``work_dir``.
-        file: The config.
+        numbers: Fields of the template, without text of the data or of weights.
+        texts: Names and paths of the data, and the weights: plain data for the JSON file.
+        file: The config, of a name that :func:`check_out` accepts.
+
+    Raises:
+        InputError: A text has ``{{`` or is not Unicode, or the config, loaded again, has other
+            values.
     """
     from cpvt_backbones.checkpoints import atomic_write
 
-    recipe = file.with_suffix('') / RECIPE
-    write_recipe(task, recipe)
-    places = dict(recipe=f'./{recipe.parent.name}/{recipe.name}', work_dir=work_dir(file))
-    text = TEMPLATES[task].format(**values, **places)
+    own_data = json.loads(json.dumps(texts))  # tuples become lists
+    for where, text in _texts_of(own_data, ''):
+        check_text(text, where)
+    folder = file.with_suffix('')
+    write_recipe(task, folder / RECIPE)
+    write_json(dict(own_data=own_data), folder / TEXTS, indent=2)
+    names = dict(stem=folder.name, recipe=RECIPE, texts=TEXTS, work_dir=work_dir(file))
+    source = TEMPLATES[task].format(**numbers, **names)
     with atomic_write(file) as target:
-        target.write(text.encode())
+        target.write(source.encode())
+    try:
+        _compare(file, own_data)
+    except Exception:
+        file.unlink()
+        raise
+
+
+def check_out(file: Path) -> None:
+    """``InputError`` for a name that does not stand in a config as it is."""
+    if file.suffix != '.py':
+        raise InputError(f'--out: must be FILE.py, got {str(file)!r:.200}')
+    if not SAFE_STEM.fullmatch(file.stem):
+        raise InputError(
+            '--out: the name of the file may have letters, digits and . _ + = @ , - and spaces,'
+            f' got {file.name!r:.200}'
+        )
+    check_text(str(file.absolute()), '--out')
+
+
+def check_text(text: str, where: str) -> None:
+    """``InputError`` for text that does not survive in configs.
+
+    mmengine writes the values of a config as Python source to the folder of a training and to its
+    checkpoints, where ``{{...}}`` is substituted when they are read.
+    """
+    if '{{' in text:
+        raise InputError(
+            f"{where}: {text!r:.200} has '{{{{', which mmengine substitutes in configs: rename it"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f'{where}: {text!r:.200} is not valid Unicode: rename it') from None
+
+
+def _texts_of(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Every text in plain data, with the keys that lead to it."""
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield where, key
+            yield from _texts_of(one, f'{where}.{key}' if where else key)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts_of(one, where)
+
+
+def _compare(file: Path, own_data: Mapping[str, Any]) -> None:
+    """``InputError`` if a config has other names and paths than were meant."""
+    from mmengine.config import Config
+
+    config = Config.fromfile(file, import_custom_modules=False)
+    train, val = (config[f'{part}_dataloader'].dataset for part in ('train', 'val'))
+    classes = tuple(own_data['classes'])
+    pairs = [
+        (config.own_data.to_dict(), own_data),
+        (config.load_from, own_data['load_from']),
+        (train.ann_file, own_data['train']),
+        (val.ann_file, own_data['val']),
+        (train.metainfo.classes, classes),
+        (val.metainfo.classes, classes),
+    ]
+    for got, meant in pairs:
+        if got != meant:
+            raise InputError(f'--out: {file} would have {got!r:.200} for {meant!r:.200}')
 
 
 def work_dir(config: Path) -> str:
@@ -249,8 +342,8 @@ def start(
     *,
     channels: str = '',
     pretrained: Pretrained | None = None,
-) -> dict[str, str | None]:
-    """Fields of the template for the weights to start from.
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Fields of the template, and texts, for the weights to start from.
 
     Args:
         task: A key of ``TEMPLATES``.
@@ -262,7 +355,8 @@ def start(
     """
     if pretrained is not None:
         return start_elsewhere(task, pretrained)
-    fields: dict[str, str | None] = dict(load_from=None, head='', rates='', least='1e-5')
+    fields = dict(head='', rates='', least='1e-5')
+    texts: dict[str, Any] = dict(load_from=None)
     whole = default_weights(task)
     if weights is None:
         weights = default_weights('classifier') if channels or whole is None else whole
@@ -270,20 +364,19 @@ def start(
     if weights == 'none':
         init = 'init_cfg=None'
     elif weights == whole and not channels:
-        fields['load_from'] = weights
+        texts['load_from'] = weights
     else:
-        init = f'init_cfg={weights!r}'
+        init = 'init_cfg=_base_.own_data.init_cfg'
+        texts['init_cfg'] = weights
     if task == 'classifier':
         init = f"{init}{', ' if init else ''}arch='tiny', img_size=scale"
     fields['backbone'] = f'backbone=dict({channels}{init}),\n    ' if init else ''
-    return fields
+    return fields, texts
 
 
-def start_elsewhere(task: str, pretrained: Pretrained) -> dict[str, str | None]:
-    """Fields of the template for a backbone that is not the recipe's, with its learning rates."""
-    items = ['_delete_=True']
-    items += [f'{key}={expression(value)}' for key, value in pretrained.arguments.items()]
-    backbone = f'backbone=dict(\n{wrapped(items, indent=8)}\n    ),\n    '
+def start_elsewhere(task: str, pretrained: Pretrained) -> tuple[dict[str, str], dict[str, Any]]:
+    """As :func:`start`, for a backbone that is not the recipe's, with its learning rates."""
+    backbone = 'backbone=dict(_delete_=True, **_base_.own_data.backbone),\n    '
     channels = list(pretrained.out_channels)
     head = ''
     if task == 'classifier':
@@ -293,27 +386,5 @@ def start_elsewhere(task: str, pretrained: Pretrained) -> dict[str, str | None]:
     rates = COLUMN_RATES if pretrained.is_column else PYRAMID_RATES
     # The recipes' rate is for 192 channels.
     rates = rates.format(lr=1e-3 * min(1.0, 192 / channels[-1]))
-    return dict(load_from=None, backbone=backbone, head=head, rates=rates, least='0')
-
-
-def expression(value: Any) -> str:
-    """Python source of plain data, with ``dict()`` for dicts."""
-    if isinstance(value, Mapping):
-        arguments = ', '.join(f'{key}={expression(one)}' for key, one in value.items())
-        return f'dict({arguments})'
-    if isinstance(value, list):
-        items = ', '.join(map(expression, value))
-        return f'[{items}]'
-    return repr(value)
-
-
-def wrapped(items: Iterable[str], *, indent: int) -> str:
-    """Items of a call, each with a comma, on lines of at most 100 columns."""
-    lines: list[str] = []
-    for item in items:
-        joined = f'{lines[-1]} {item},' if lines else ''
-        if joined and len(joined) <= 100:
-            lines[-1] = joined
-        else:
-            lines.append(f'{" " * indent}{item},')
-    return '\n'.join(lines)
+    fields = dict(backbone=backbone, head=head, rates=rates, least='0')
+    return fields, dict(load_from=None, backbone=pretrained.arguments)
