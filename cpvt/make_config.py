@@ -57,6 +57,7 @@ from own_data import (
     read_voc,
     read_yolo,
     recognise,
+    refuse_links,
     report_left_out,
     start,
     work_dir,
@@ -250,6 +251,7 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
 def check_arguments(args: argparse.Namespace) -> None:
     """Refuse a config that would be replaced, or whose name cannot be written."""
     check_out(args.out)
+    refuse_links(args.out.with_suffix(''))
     if args.out.exists() and not args.overwrite:
         raise cli.UsageError(
             f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'

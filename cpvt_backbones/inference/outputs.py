@@ -135,6 +135,8 @@ def _parse_record(line: bytes) -> dict[str, Any] | None:
         return None
     if not all(is_int(size) for size in record['files'].values()):
         return None
+    if Path(record['name']).name != record['name']:  # its outputs would lie outside of the folder
+        return None
     return record if _is_prediction(record['prediction']) else None
 
 

@@ -46,9 +46,15 @@ def without_task(line):
     return json.dumps({**json.loads(line), 'prediction': dict(boxes=3)}).encode()
 
 
+def outside(line):
+    """A record whose outputs would lie in another folder."""
+    return json.dumps({**json.loads(line), 'name': '../../victim'}).encode()
+
+
 # Damage, images that are predicted again, and the file that is set aside.
 DAMAGES = {
     'a prediction of no task': (lambda out: spoil_line(out, -1, without_task), 1, 'records.jsonl'),
+    'a name with folders': (lambda out: spoil_line(out, -1, outside), 1, 'records.jsonl'),
     'no text': (lambda out: spoil_line(out, 2, lambda x: b'\xff' + x[9:]), 1, 'records.jsonl'),
     'no record': (lambda out: spoil_line(out, -1, lambda _: b'{"key": 1}'), 1, 'records.jsonl'),
     'settings cut short': (lambda out: (out / 'run.json').write_text('{"model"'), 6, 'run.json'),

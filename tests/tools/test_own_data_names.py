@@ -3,7 +3,16 @@
 import json
 
 import pytest
-from own_data_sets import CocoSet, class_folders, mask, photo, voc_pair, write_photos
+from own_data_sets import (
+    CocoSet,
+    class_folders,
+    mask,
+    photo,
+    read_json,
+    voc_pair,
+    write_coco,
+    write_photos,
+)
 
 from cpvt_backbones.toolboxes import read_config
 
@@ -151,12 +160,53 @@ def test_training_runs_no_name(call, table, tmp_path, monkeypatch):
     table(*folders(tmp_path, name), '--length', '1')
     config = tmp_path / 'mine.py'
     assert name in Config.fromfile(config).classes
-    call(
-        'train',
-        config,
-        '--cfg-options',
-        'train_dataloader.num_workers=0',
-        'val_dataloader.num_workers=0',
-    )
+    options = []
+    for part in ('train', 'val'):
+        options += [f'{part}_dataloader.num_workers=0', f'{part}_dataloader.persistent_workers=0']
+    call('train', config, '--cfg-options', *options)
     assert name in Config.fromfile(tmp_path / 'work_dirs/mine/mine.py').classes
     assert not (tmp_path / 'ran').exists()
+
+
+def small_objects(folder, names):
+    """A COCO file with an image and an object of 8 px for each name, a path as labels give it."""
+    pytest.importorskip('mmdet')
+    images, objects = [], []
+    for number, name in enumerate(names):
+        photo(folder / 'labels/images' / name, size=(1000, 700), seed=number)
+        images.append(dict(id=number, file_name=str(name)))
+        objects.append(dict(id=number, image_id=number, category_id=0, bbox=[30, 40, 8, 8]))
+    return write_coco(folder / 'all.json', images, objects, [dict(id=0, name='dot')])
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+def test_tiles_lie_in_the_output_folder(table, tmp_path):
+    """Whatever the labels call their images."""
+    (tmp_path / 'other').mkdir()
+    names = ['../../victim/a.png', tmp_path / 'victim/b.png', 'a.png', 'sub/a.png']
+    names += ['sub/../c.png', 'victim/A.png', 'd.png', '../d.png', 'sub/../../images/e.png']
+    (tmp_path / 'labels/images/sub').mkdir(parents=True)
+    file = small_objects(tmp_path, names)
+    victims = contents(tmp_path / 'victim') | contents(tmp_path / 'labels')
+    table('coco', file, tmp_path / 'labels/images')
+    assert contents(tmp_path / 'victim') | contents(tmp_path / 'labels') == victims
+    for part, images in (('train', 8), ('val', 1)):
+        listed = read_json(tmp_path / f'mine/{part}.json')['images']
+        tiles = tmp_path / f'mine/tiles/{part}'
+        files = {path.relative_to(tiles).as_posix() for path in contents(tiles)}
+        assert files == {image['file_name'] for image in listed}
+        assert len({name.rpartition('.png_')[0].lower() for name in files}) == images
+
+
+@pytest.mark.parametrize('link', ['tiles', 'tiles/train', 'masks', 'train.json'])
+def test_nothing_is_written_through_a_link(link, refuse, tmp_path):
+    target = tmp_path / 'victim'
+    target.mkdir()
+    (tmp_path / 'mine' / link).parent.mkdir(parents=True)
+    (tmp_path / 'mine' / link).symlink_to(target)
+    line = refuse('coco', small_objects(tmp_path, ['a.png', 'b.png']), tmp_path / 'labels/images')
+    assert f'is a link to {target}' in line
+    assert not [*target.iterdir()]

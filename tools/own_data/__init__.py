@@ -14,7 +14,7 @@ from .coco import (
     read_predictions,
     report_left_out,
 )
-from .files import files_in, must_exist, split, write_json
+from .files import files_in, must_exist, refuse_links, split, write_json
 from .folders import classes_of, read_folders
 from .images import any_size
 from .instances import read_instances
@@ -61,6 +61,7 @@ __all__ = [
     'read_voc',
     'read_yolo',
     'recognise',
+    'refuse_links',
     'report_left_out',
     'split',
     'start',

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from cpvt_backbones.errors import InputError
+
 from .report import Report
 
 TRAIN = 'train'
@@ -155,6 +157,17 @@ def read_lines(file: Path) -> list[str]:
         raise ValueError(f'data: {file} is not UTF-8 text: {error}') from None
     lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line]
+
+
+def refuse_links(folder: Path) -> None:
+    """``InputError`` if an output folder has links, through which files would be written elsewhere.
+
+    The folder itself may be a link of the user.
+    """
+    for path in folder.rglob('*'):
+        if path.is_symlink():
+            target = os.path.realpath(path)
+            raise InputError(f'--out: {path} is a link to {target}; nothing is written through it')
 
 
 def write_list(names: Iterable[str], path: Path) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import cv2
@@ -75,7 +75,7 @@ def cut_maps(
         content = np.fromfile(maps / f'{image["file_name"]}.png', np.uint8)
         classes = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
         assert classes is not None  # just written
-        tiles = [*_tiles_of(image, (), overlap, suffix, side=side)]
+        tiles = [*_tiles_of(image, (), overlap, names[image['file_name']], suffix, side=side)]
         tiles = [tile for tile in tiles if (classes[_place_of(tile)] != IGNORE).any()] or tiles[:1]
         for tile in tiles:
             _, encoded = cv2.imencode('.png', np.ascontiguousarray(classes[_place_of(tile)]))
@@ -85,6 +85,7 @@ def cut_maps(
         return tiles
 
     images = part.coco['images']
+    names = output_names([image['file_name'] for image in images])
     with ThreadPoolExecutor(4) as pool:
         found = track(pool.map(cut, images), description='tiles', total=len(images))
         tiles = [tile for some in found for tile in some]
@@ -97,8 +98,10 @@ def _cut_part(part: Part, folder: Path, overlap: int, value_range: 'ValueRange |
     for one in part.coco['annotations']:
         objects[one['image_id']].append(one)
     tiles: list[Coco] = []
+    names = output_names([image['file_name'] for image in part.coco['images']])
     for image in part.coco['images']:
-        tiles += _tiles_of(image, objects[image['id']], overlap, suffix)
+        name = names[image['file_name']]
+        tiles += _tiles_of(image, objects[image['id']], overlap, name, suffix)
     full = [tile for tile in tiles if tile['objects']]
     empty = [tile for tile in tiles if not tile['objects']]
     chosen = full + empty[:: max(1, -(-len(empty) // max(1, len(full))))]
@@ -124,10 +127,36 @@ def _cut_part(part: Part, folder: Path, overlap: int, value_range: 'ValueRange |
     return Part(dict(part.coco, images=images, annotations=annotations), folder, part.source)
 
 
+def output_names(sources: Sequence[str]) -> dict[str, str]:
+    """A name within the output folder for each image, whatever its labels call it.
+
+    Absolute paths and ``..`` lose what leads out of the folder. A name that is taken gets a number;
+    case does not tell names apart.
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for source in sources:
+        parts = [part for part in PurePosixPath(source).parts if part not in ('/', '//', '..')]
+        name = PurePosixPath(*parts)
+        number = 1
+        while str(name).lower() in taken:
+            number += 1
+            name = PurePosixPath(*parts[:-1], f'{number}_{parts[-1]}')
+        taken.add(str(name).lower())
+        names[source] = str(name)
+    return names
+
+
 def _tiles_of(
-    image: Coco, objects: Sequence[Coco], overlap: int, suffix: str, *, side: int = TILE
+    image: Coco,
+    objects: Sequence[Coco],
+    overlap: int,
+    name: str,
+    suffix: str,
+    *,
+    side: int = TILE,
 ) -> Iterator[Coco]:
-    """Tiles of an image, with their objects."""
+    """Tiles of an image, with their objects; ``name`` begins the names of their files."""
     from cpvt_backbones.inference.tiles import make_grid
 
     width, height = image['width'], image['height']
@@ -140,7 +169,7 @@ def _tiles_of(
                 found.append(cut)
         yield dict(
             source=image['file_name'],
-            file_name=f'{image["file_name"]}_{top}_{left}{suffix}',
+            file_name=f'{name}_{top}_{left}{suffix}',
             left=left,
             top=top,
             width=right - left,
