@@ -1,0 +1,12 @@
+# DeiT-T on ImageNet-1k.
+_base_ = __import__('cpvt_backbones') and ('mmpretrain::deit/deit-tiny_4xb256_in1k.py')
+custom_imports = dict(imports=['cpvt_backbones'])
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='CPVT',
+        arch='tiny',
+        out_type='cls_token',
+        position=dict(type='Learned', antialias=False),
+    ),
+)

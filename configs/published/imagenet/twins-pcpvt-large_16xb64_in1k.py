@@ -1,0 +1,14 @@
+# Twins-PCPVT-L on ImageNet-1k.
+_base_ = __import__('cpvt_backbones') and ('mmpretrain::twins/twins-pcpvt-large_16xb64_in1k.py')
+custom_imports = dict(imports=['cpvt_backbones'])
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='PyramidCPVT',
+        arch='large',
+        out_indices=-1,
+        out_type='avg_featmap',
+        drop_path_rate=0.3,
+    ),
+    neck=None,
+)

@@ -1,0 +1,19 @@
+# UPerNet with DeiT-B on ADE20K.
+_base_ = __import__('cpvt_backbones') and (
+    'mmseg::vit/vit_deit-b16_upernet_8xb2-80k_ade20k-512x512.py'
+)
+custom_imports = dict(imports=['cpvt_backbones'])
+model = dict(
+    pretrained=None,
+    backbone=dict(
+        _delete_=True,
+        type='CPVT',
+        arch='base',
+        img_size=512,
+        out_indices=[2, 5, 8, 11],
+        final_norm=False,
+        position=dict(type='Learned', antialias=False),
+        drop_path_rate=0.1,
+        init_cfg=dict(type='Pretrained', checkpoint='timm://deit_base_patch16_224.fb_in1k'),
+    ),
+)

@@ -1,0 +1,229 @@
+"""Models of configs/published against the toolboxes' own.
+
+    python tests/checkpoints/published.py [PART OF A NAME ...]
+
+Each config has one base, the toolbox's config of the model. Those in `timm` have the name of one
+of timm's models. Both models get the same random weights and batch statistics, through a file.
+
+Writes the table of configs/published/README.md anew: the rows of the named configs, or of all.
+"""
+
+import argparse
+import copy
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from PIL import Image
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT)]
+
+from benchmarks import fill_marked, processor  # noqa: E402
+from cpvt_backbones.checkpoints import load_weights  # noqa: E402
+from cpvt_backbones.toolboxes import read_config  # noqa: E402
+
+FOLDER = ROOT / 'configs' / 'published'
+# No installed package has mmdet's project ViTDet, or the classifiers of PVT.
+NO_PEER = r'vitdet_|pvt_(tiny|small|medium|large)$'
+CONFIGS = sorted(path for path in FOLDER.rglob('*.py') if not re.match(NO_PEER, path.stem))
+PAGE = FOLDER / 'README.md'
+PHOTO = ROOT / 'demo' / 'photos' / 'street.jpg'
+HEAD = ('config', 'test size', 'odd', 'elongated', 'photograph')
+SIZES: dict[str, tuple[tuple[int, int], ...]] = {
+    # The size of tests, an odd one and an elongated one. Detectors pad to multiples of 32 px.
+    'mmdet': ((800, 1088), (608, 864), (256, 1312)),
+    'mmseg': ((512, 512), (333, 517), (256, 800)),
+    'mmpretrain': ((224, 224), (333, 517), (256, 800)),
+}
+
+
+def peer_of(path: Path) -> Path:
+    """File of the toolbox's config that a config has as base."""
+    ((toolbox, name),) = re.findall(r"'(mm\w+)::([^']+)'", path.read_text(encoding='utf-8'))
+    spec = find_spec(toolbox)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent / '.mim' / 'configs' / name
+
+
+def build(cfg: Config) -> nn.Module:
+    """The model of a config, with random weights."""
+    init_default_scope(cfg.default_scope)
+    model = copy.deepcopy(dict(cfg.model))
+    model.pop('pretrained', None)
+    if 'data_preprocessor' in cfg:
+        model.setdefault('data_preprocessor', cfg.data_preprocessor)
+    return MODELS.build(model).eval()
+
+
+def timm_model(name: str) -> nn.Module:
+    """A model of timm, called as one of mmpretrain."""
+    import timm
+
+    model = timm.create_model(name, dynamic_img_size=True).eval()
+    forward = model.forward
+    model.forward = lambda images, data_samples=None, mode='tensor': forward(images)
+    return model
+
+
+def randomise(model: nn.Module) -> None:
+    """Random weights and batch statistics that keep activations near 1."""
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            if not value.is_floating_point():
+                continue
+            if name.endswith('running_var'):
+                value.uniform_(0.5, 1.5)
+            elif value.dim() > 1 and name.endswith(('weight', 'proj')):
+                value.normal_(0, value[0].numel() ** -0.5)
+            elif value.dim() > 1:  # tables and tokens
+                value.normal_(0, 0.5)
+            else:
+                value.normal_(0, 0.1).add_(1 if name.endswith(('weight', 'gamma')) else 0)
+
+
+def pair(
+    path: Path, theirs: Mapping[str, Any] | None = None, ours: Mapping[str, Any] | None = None
+) -> Iterator[tuple[Config, nn.Module]]:
+    """The toolbox's model and ours, each with its config and the same weights.
+
+    ``theirs`` and ``ours`` are overrides of the configs, by dotted names.
+    """
+    configs = [read_config(peer_of(path)), read_config(path)]
+    for cfg, overrides in zip(configs, (theirs, ours), strict=True):
+        cfg.merge_from_dict(dict(overrides or {}))
+    model = build(configs[1])
+    peer = timm_model(path.stem) if path.parent.name == 'timm' else build(configs[0])
+    randomise(peer)
+    with tempfile.TemporaryDirectory() as folder:
+        file = f'{folder}/published.pth'
+        torch.save(dict(state_dict=peer.state_dict(), meta={}), file)
+        load_weights(model, file)
+    yield configs[0], peer
+    yield configs[1], model
+
+
+def outputs(model: nn.Module, images: Tensor) -> list[Tensor]:
+    """All logits and box offsets of a model without its post-processing."""
+    with torch.inference_mode():
+        found = model(images, None, mode='tensor')
+    return list(flat(found))
+
+
+def flat(nested: Any) -> Iterator[Tensor]:
+    """Tensors of nested sequences."""
+    if isinstance(nested, Tensor):
+        yield nested
+    else:
+        for one in nested:
+            yield from flat(one)
+
+
+def difference(got: list[Tensor], wanted: list[Tensor]) -> float:
+    """Largest difference of two lists of tensors, relative to the largest value of each."""
+    worst = 0.0
+    for left, right in zip(got, wanted, strict=True):
+        if left.shape != right.shape:
+            raise ValueError(f'shapes differ: {tuple(left.shape)} and {tuple(right.shape)}')
+        worst = max(worst, ((left - right).abs().max() / right.abs().max()).item())
+    return worst
+
+
+def predict(cfg: Config, model: nn.Module) -> Any:
+    """What the toolbox's own function predicts on the photograph, or timm's with its transform."""
+    if hasattr(model, 'pretrained_cfg'):
+        from timm.data import create_transform, resolve_data_config
+
+        image = create_transform(**resolve_data_config(model=model))(Image.open(PHOTO))
+        with torch.inference_mode():
+            return model(image[None]).softmax(1)[0]
+    init_default_scope(cfg.default_scope)
+    model.cfg = copy.deepcopy(cfg)
+    if cfg.default_scope == 'mmdet':
+        from mmdet.apis import inference_detector
+
+        return inference_detector(model, str(PHOTO)).pred_instances
+    if cfg.default_scope == 'mmseg':
+        from mmseg.apis import inference_model
+
+        return inference_model(model, str(PHOTO)).pred_sem_seg.data
+    from mmpretrain import ImageClassificationInferencer
+
+    model._config = cfg
+    run = ImageClassificationInferencer(model)
+    return torch.as_tensor(run(str(PHOTO))[0]['pred_scores'])
+
+
+def agreement(got: Any, wanted: Any) -> str:
+    """How many boxes, pixels or scores of two predictions agree, as a cell of the table."""
+    if isinstance(got, Tensor) and got.is_floating_point():
+        same = torch.allclose(got, wanted, rtol=1e-4, atol=1e-7)
+        return 'same scores' if same else f'scores differ by {(got - wanted).abs().max():.1e}'
+    if isinstance(got, Tensor):
+        share = (got == wanted).float().mean().item()
+        return 'same map' if share == 1 else f'{share:.2%} of pixels'
+    if len(got) != len(wanted):
+        return f'{len(got)} boxes, {len(wanted)} there'
+    same = torch.allclose(got.bboxes, wanted.bboxes, atol=0.05)
+    same &= torch.equal(got.labels, wanted.labels)
+    return f'same {len(got)} boxes' if same else f'{len(got)} boxes, others'
+
+
+def measure(path: Path) -> list[str]:
+    """Row of the table for a config."""
+    start = time.monotonic()
+    torch.manual_seed(0)
+    (theirs, peer), (ours, model) = pair(path)
+    row = [path.stem]
+    for size in SIZES[ours.default_scope]:
+        images = torch.randn(1, 3, *size)
+        try:
+            wanted = outputs(peer, images)
+        except (RuntimeError, AssertionError, ValueError) as error:
+            row.append(f'refused by the peer ({type(error).__name__})')
+            continue
+        row.append(f'{difference(outputs(model, images), wanted):.1e}'.replace('e-0', 'e-'))
+    row.append(agreement(predict(ours, model), predict(theirs, peer)))
+    print(*row, f'{time.monotonic() - start:.0f} s', sep=' | ', flush=True)
+    return row
+
+
+def table_rows() -> dict[str, list[str]]:
+    """Rows of the table, by config."""
+    text = PAGE.read_text(encoding='utf-8')
+    text = text.partition('<!-- parity: begin -->')[2].partition('<!-- parity: end -->')[0]
+    lines = [line.strip('| ').split(' | ') for line in text.splitlines() if line[:1] == '|']
+    return {cells[0]: cells for cells in lines[2:]}
+
+
+def write(rows: Mapping[str, list[str]]) -> None:
+    """Write the table with the rows of all configs that have one."""
+    known = [rows[path.stem] for path in CONFIGS if path.stem in rows]
+    lines = [HEAD, ['---'] + ['---:'] * 4, *known]
+    text = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    environment = f'torch {torch.__version__}, fp32, {processor()}'
+    fill_marked(PAGE, 'parity', f'\n{text}\n\nMeasured with {environment}.\n')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('names', nargs='*', metavar='NAME', help='part of the name of configs')
+    names = parser.parse_args().names
+    for path in CONFIGS:
+        if not names or any(name in path.stem for name in names):
+            rows = table_rows()
+            rows[path.stem] = measure(path)
+            write(rows)
+
+
+if __name__ == '__main__':
+    main()
