@@ -143,5 +143,5 @@ for _name, (_backbone, _arguments) in _PEERS.items():
     MODELS[f'{_name}_{_backbone}_small'] = partial(training.build, _name, _arguments)
 for _arch in COLUMNS:
     MODELS |= _columns(_arch)
-for _arch in PYRAMIDS:
+for _arch in ('tiny', 'small', 'base', 'large'):  # not Twins-SVT, which has other peers
     MODELS |= _pyramids(_arch)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 from tiny import COLUMN
-from tools.plots import draw_equivariance
 from torch import nn
 
+from cpvt.plots import draw_equivariance
 from cpvt_backbones.analysis.equivariance import (
     EquivarianceRow,
     measure_equivariance,

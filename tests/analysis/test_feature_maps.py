@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from tools.plots import enlarge, to_map
 
+from cpvt.plots import enlarge, to_map
 from cpvt_backbones.analysis.features import (
     FeatureExtractor,
     channel_norm,

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 from mmengine.config import Config
-from tools.plots import draw_sweep
 
+from cpvt.plots import draw_sweep
 from cpvt_backbones.analysis.image_size import TestSize, scale_test_images
 from cpvt_backbones.analysis.resolution import (
     ForwardMeter,
