@@ -17,7 +17,7 @@ from mmpretrain.registry import MODELS as MMPRETRAIN_MODELS
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
-from cpvt_backbones.checkpoints import CheckpointError, load_weights
+from cpvt_backbones.checkpoints import CheckpointError, classes_of, load_weights
 from cpvt_backbones.checks import check_fraction, check_int, list_of_dicts
 from cpvt_backbones.errors import InputError
 
@@ -167,6 +167,7 @@ class HardDistillation(ImageClassifier):
         # A list hides it from torch: it is in no state dict, not trained, and not wrapped by a
         # strategy.
         self._teacher: list[nn.Module] = []
+        self._teacher_names: list[str] | None = None
 
     @property
     def teacher(self) -> nn.Module:
@@ -178,9 +179,10 @@ class HardDistillation(ImageClassifier):
                 teacher = MMPRETRAIN_MODELS.build(dict(self.teacher_cfg))
             for checkpoint in _checkpoints(self.teacher_cfg):
                 try:
-                    load_weights(teacher, checkpoint, strict=True)
+                    meta = load_weights(teacher, checkpoint, strict=True)
                 except CheckpointError as error:
                     raise CheckpointError(f'teacher: {error}') from error
+                self._teacher_names = classes_of(meta)
             timm_cfg = getattr(getattr(teacher, 'model', None), 'pretrained_cfg', None)
             if timm_cfg and getattr(teacher.data_preprocessor, 'mean', None) is None:
                 mean = [255 * value for value in timm_cfg['mean']]
@@ -188,6 +190,16 @@ class HardDistillation(ImageClassifier):
                 teacher.data_preprocessor = ClsDataPreprocessor(mean=mean, std=std, to_rgb=True)
             self._teacher.append(teacher.requires_grad_(False).eval())
         return self._teacher[0]
+
+    def taught_classes(self) -> list[str] | None:
+        """Name of each class of the student, as the teacher's weights say; ``None`` if they do not.
+
+        A ``teacher_classes`` beyond them is an ``IndexError``.
+        """
+        assert self.teacher is not None  # built, so that the names are known
+        if self._teacher_names is None or self.teacher_classes is None:
+            return self._teacher_names
+        return [self._teacher_names[index] for index in self.teacher_classes]
 
     @torch.no_grad()
     def teacher_labels(self, images: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, dicts_of, find_toolbox
 
-from .training_checks import TrainingCheckHook
+from .class_names import check_runner_classes
+from .training_checks import TrainingCheckHook, check_heads
 
 AMP_DTYPES = ('float16', 'bfloat16')
 # First words of messages that are for the log file, not for the terminal.
@@ -71,7 +72,8 @@ def train(
         FileNotFoundError: The checkpoint to resume from does not exist.
         ValueError: ``auto_scale_lr`` without a base batch size in the config; ``amp`` as in
             :func:`use_amp`; weights to load that are NaN, infinite, integers or of another model; a
-            head with another number of classes than the training data; the errors of
+            head with another number of classes than the training data; data sets whose classes
+            are not those of their annotations, in the same order; the errors of
             :class:`DurableCheckpointHook`.
     """
     if amp:
@@ -98,6 +100,11 @@ def _scale_rate(cfg: Config) -> None:
             argument='auto_scale_lr',
         )
     cfg.auto_scale_lr.enable = True
+    # mmengine compares the images of one iteration, of all processes, with the base. The optimizer
+    # steps on the images of as many iterations as it accumulates.
+    steps = cfg.optim_wrapper.get('accumulative_counts', 1)
+    steps *= (cfg.get('strategy') or {}).get('gradient_accumulation_steps') or 1  # DeepSpeed's
+    cfg.auto_scale_lr.base_batch_size /= steps
 
 
 def _find_weights(cfg: Config, resume: str | None) -> None:
@@ -229,7 +236,8 @@ def test(
     Raises:
         FileNotFoundError: The checkpoint does not exist.
         ValueError: A wrong suffix of ``out``; no ``tta_model`` or ``tta_pipeline``; a checkpoint
-            that does not fit, or has other classes than the test set, or in another order.
+            that does not fit, or has other classes than the test set, or in another order. So has
+            the test set's annotation file, its metric's, or a head.
     """
     toolbox = find_toolbox(cfg)
     cfg.load_from = _to_load(checkpoint, 'checkpoint')
@@ -246,8 +254,12 @@ def test(
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
-        metainfo = getattr(runner.test_dataloader.dataset, 'metainfo', None)
-        load_weights(runner.model, cfg.load_from, classes=classes_of(metainfo))
+        dataset = runner.test_dataloader.dataset  # which the runner builds here
+        check_runner_classes(runner)
+        classes = classes_of(getattr(dataset, 'metainfo', None))
+        if classes is not None:
+            check_heads(runner.model, classes, 'test_dataloader.dataset')
+        load_weights(runner.model, cfg.load_from, classes=classes)
     return runner.test()
 
 

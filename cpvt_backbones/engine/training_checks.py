@@ -13,11 +13,13 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapper
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
+from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError, check_loaded, classes_of
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import check_neck
 
+from .class_names import check_runner_classes
 from .resuming import PROGRESS, wrappers_of
 
 # Statistics of optimizers that have the shape of their parameter.
@@ -35,6 +37,8 @@ class TrainingCheckHook(Hook):
     config does not name it. A training ends for one of these reasons:
 
     - ``neck.in_channels`` differs from the channels of the backbone.
+    - The classes of a data set differ, by a name or by their order, from those of its annotations,
+      of its metrics, of the training data or of a teacher.
     - ``num_classes`` of a head differs from the number of classes of the training data.
     - No training image of a detector has an object of the classes.
     - A checkpoint of ``load_from`` or ``resume`` is of another kind of model, has other shapes, or
@@ -77,25 +81,14 @@ class TrainingCheckHook(Hook):
             _check_resumable(checkpoint, runner)
 
     def before_train(self, runner: Runner) -> None:
-        """Compare each head's ``num_classes`` with the classes of the training data."""
-        classes: Any = getattr(runner.train_dataloader.dataset, 'metainfo', {}).get('classes') or ()
-        if not classes:
+        """Compare the data sets with their annotations, and the heads with the data sets."""
+        check_runner_classes(runner)
+        dataset = runner.train_dataloader.dataset
+        classes = classes_of(getattr(dataset, 'metainfo', None))
+        if classes is None:
             return
-        check_objects(runner.train_dataloader.dataset, classes)
-        for name, module in runner.model.named_modules():
-            count = getattr(module, 'num_classes', None)
-            parts = name.removeprefix('module.').split('.')
-            # A proposal or a semantic head has classes of its own.
-            if 'head' not in parts[0] or any('rpn' in part or 'semantic' in part for part in parts):
-                continue
-            if isinstance(count, int) and count != len(classes):
-                key = f'model.{".".join(parts)}.num_classes'
-                shown = ', '.join(map(str, classes[:5])) + (', ...' if len(classes) > 5 else '')
-                wanted = (
-                    f'{len(classes)}, the number of train_dataloader.dataset.metainfo.classes'
-                    f' ({shown})'
-                )
-                raise InputError(f'{key} must be {wanted}, got {count}')
+        check_objects(dataset, classes)
+        check_heads(runner.model, classes, 'train_dataloader.dataset')
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
@@ -114,6 +107,37 @@ class TrainingCheckHook(Hook):
             f'{_images(data_batch)}; the checkpoints in {runner.work_dir!r} are kept; '
             'lower the learning rate, or clip the gradients (optim_wrapper.clip_grad)'
         )
+
+
+def check_heads(model: nn.Module, classes: Sequence[str], place: str) -> None:
+    """Compare each head with the classes of a data set, and a teacher with those of a training.
+
+    Args:
+        model: The whole model.
+        classes: Names of the data set's classes.
+        place: Key of the data set in the config, for the error.
+
+    Raises:
+        ValueError: ``num_classes`` of a head is another number. The weights of a teacher say other
+            names.
+    """
+    for name, module in model.named_modules():
+        taught = getattr(module, 'taught_classes', None)
+        if taught is not None and taught() not in (None, list(classes)):
+            raise InputError(
+                f'model.teacher knows the classes ({", ".join(taught())}), {place} has'
+                f' ({", ".join(classes)}); give teacher_classes the index of each'
+            )
+        count = getattr(module, 'num_classes', None)
+        parts = name.removeprefix('module.').split('.')
+        # A proposal or a semantic head has classes of its own.
+        if 'head' not in parts[0] or any('rpn' in part or 'semantic' in part for part in parts):
+            continue
+        if isinstance(count, int) and count != len(classes):
+            key = f'model.{".".join(parts)}.num_classes'
+            shown = ', '.join(map(str, classes[:5])) + (', ...' if len(classes) > 5 else '')
+            wanted = f'{len(classes)}, the number of {place}.metainfo.classes ({shown})'
+            raise InputError(f'{key} must be {wanted}, got {count}')
 
 
 def check_objects(dataset: Any, classes: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from hashlib import sha256
 from heapq import heapreplace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import Timeout
 from rich.progress import MofNCompleteColumn, Progress
@@ -391,34 +391,87 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
         _compare(shard, read_json(shard / RUN_FILE), settings)
     _compare(folder, settings, dict(settings, images=_describe(images)))
     _prepare(folder, dict(settings, shards=len(shards)), overwrite=False)
-    listed, entries, failed = [], [], {}
-    categories: Any = []
-    for shard in shards:
-        content = read_json(shard / 'images.json')
-        listed += content['images']
-        categories = content['categories']
-        for entry in json.loads((shard / 'predictions.json').read_bytes()):
-            if 'seg_map' in entry:
-                entry['seg_map'] = f'{shard.name}/{entry["seg_map"]}'
-            entries.append(entry)
-        for entry in json.loads((shard / 'failed.json').read_bytes()):
-            failed[entry['file_name']] = entry['reason']
     # A shard may have been given another spelling of the same paths.
     places = {os.path.abspath(image): place for place, image in enumerate(images)}
+    listed: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    categories: dict[Any, str] | None = None
+    for shard in shards:
+        found = _read_shard(shard, places)
+        if categories not in (None, found.categories):
+            raise InputError(
+                f'out_dir: {str(shard)!r} numbers the classes otherwise than {str(shards[0])!r};'
+                ' predict all shards with the same ann'
+            )
+        categories = found.categories
+        listed += found.images
+        entries += found.entries
+        failed.update(found.failed)
+    if len({image['id'] for image in listed}) < len(listed):
+        raise InputError(
+            f'out_dir: shards in {str(folder)!r} give two images the same id; predict all shards'
+            ' with the same ann'
+        )
     listed.sort(key=lambda image: places[os.path.abspath(image['file_name'])])
+    names = categories or {}
     order = {image['id']: place for place, image in enumerate(listed)}
     entries.sort(key=lambda entry: order[entry['image_id']])
-    write_images(folder, listed, categories)
+    write_images(folder, listed, [dict(id=key, name=name) for key, name in names.items()])
     write_list(folder / 'predictions.json', entries)
     reasons = dict(sorted(failed.items(), key=lambda pair: places[os.path.abspath(pair[0])]))
     write_failed(folder, reasons)
-    names = {category['id']: category['name'] for category in categories}
     classes = Counter(
         str(entry.get('class') or names.get(entry.get('category_id')))
         for entry in entries
         if 'seg_map' not in entry
     )
     return Summary(0, len(listed), reasons, classes=dict(classes.most_common()))
+
+
+class _ShardResults(NamedTuple):
+    """Contents of the JSON files of a shard."""
+
+    images: list[dict[str, Any]]
+    categories: dict[Any, str]  # the name by id
+    entries: list[dict[str, Any]]
+    failed: dict[str, str]  # the reason by file name
+
+
+def _read_shard(shard: Path, places: Mapping[str, int]) -> _ShardResults:
+    """Read the results of a shard.
+
+    Args:
+        shard: Its folder.
+        places: Place of each image of all shards, by absolute path.
+
+    Raises:
+        ValueError: A file is damaged, or names another image.
+    """
+    try:
+        content = json.loads((shard / 'images.json').read_bytes())
+        entries = json.loads((shard / 'predictions.json').read_bytes())
+        failed = json.loads((shard / 'failed.json').read_bytes())
+        place_of = {
+            one['id']: places[os.path.abspath(one['file_name'])] for one in content['images']
+        }
+        for entry in entries:
+            place_of[entry['image_id']]
+            if 'seg_map' in entry:
+                entry['seg_map'] = str(Path(shard.name, entry['seg_map']))
+        for one in failed:
+            places[os.path.abspath(one['file_name'])]
+        return _ShardResults(
+            content['images'],
+            {one['id']: one['name'] for one in content['categories']},
+            entries,
+            {one['file_name']: str(one['reason']) for one in failed},
+        )
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise InputError(
+            f'out_dir: the results in {str(shard)!r} are damaged ({type(error).__name__}: {error});'
+            ' delete this folder and predict the shard again'
+        ) from error
 
 
 # -- the folder before a run

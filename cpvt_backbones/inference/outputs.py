@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -200,20 +201,39 @@ def _save(pixels: Any, path: Path, kind: str, **options: Any) -> None:
 
 
 def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
+    """The ids that a COCO JSON gives images, by file name, and classes, by name.
+
+    Raises:
+        ValueError: The file cannot be read, or lacks an image or a class. A name or an id stands in
+            it twice. Two images have the same entry, or two classes the same name.
+    """
     try:
         content = json.loads(ann.read_bytes())
-        names = {image['file_name']: image['id'] for image in content['images']}
-        categories = {category['name']: category['id'] for category in content['categories']}
+        listed = [(image['file_name'], image['id']) for image in content['images']]
+        kinds = [(category['name'], category['id']) for category in content['categories']]
+        _refuse_twice(ann, 'images', listed)
+        _refuse_twice(ann, 'categories', kinds)
+    except InputError:
+        raise
     except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise InputError(
             f'ann: {str(ann)!r} is no COCO JSON ({type(error).__name__}: {error})', argument='ann'
         ) from error
-    found = {}
+    _refuse_twice('the model', 'classes', [(name, label) for label, name in enumerate(classes)])
+    names, categories = dict(listed), dict(kinds)
+    found: dict[Path, Any] = {}
+    owners: dict[str | None, Path] = {}
     for image in images:
         # A file name may have folders: the longest end of the path that is one.
         ends = ['/'.join(image.parts[i:]) for i in range(len(image.parts))]
-        known = [end for end in ends if end in names]
-        found[image] = names[known[0]] if known else None
+        known = next((end for end in ends if end in names), None)
+        found[image] = None if known is None else names[known]
+        if known is not None and known in owners:
+            raise InputError(
+                f'ann: {str(owners[known])!r} and {str(image)!r} are both the entry {known!r} of'
+                f' {str(ann)!r}; its file_name must have the folders that tell them apart'
+            )
+        owners[known] = image
     lost = [str(image) for image, number in found.items() if number is None]
     unknown = [name for name in classes if name not in categories]
     for kind, lacking in (('image', lost), ('category', unknown)):
@@ -221,6 +241,15 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
             missing = f'{lacking[0]!r} ({len(lacking)} are missing)'
             raise InputError(f'ann: {str(ann)!r} has no {kind} {missing}', argument='ann')
     return Ids(found, {label: categories[name] for label, name in enumerate(classes)})
+
+
+def _refuse_twice(source: Path | str, part: str, pairs: list[tuple[str, Any]]) -> None:
+    """Refuse a name that has two ids, and an id that has two names."""
+    for place, what in enumerate(('name', 'id')):
+        counts = Counter(pair[place] for pair in pairs)
+        twice = next((value for value, count in counts.items() if count > 1), None)
+        if twice is not None:
+            raise InputError(f'ann: the {part} of {str(source)!r} have the {what} {twice!r} twice')
 
 
 def write_json_files(

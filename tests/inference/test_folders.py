@@ -98,6 +98,39 @@ def test_ids_are_those_of_a_coco_json(tmp_path, out):
             run(BlockDetector(), inputs, out, ann=ann)
 
 
+@pytest.mark.parametrize(
+    ('images', 'categories', 'message'),
+    [
+        ('x.png', 'abcd', "'.*a/x.png' and '.*b/x.png' are both the entry 'x.png'"),
+        ('a/x.png x.png', 'abcd', None),
+        ('a/x.png x.png x.png', 'abcd', "the images of '.*' have the name 'x.png' twice"),
+        ('a/x.png b/x.png', 'abcda', "the categories of '.*' have the name 'a' twice"),
+        ('a/x.png b/x.png =', 'abcd', "the images of '.*' have the id 0 twice"),
+    ],
+)
+def test_an_entry_of_a_coco_json_is_of_one_image(tmp_path, out, images, categories, message):
+    for name in ('a/x.png', 'b/x.png'):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new('RGB', (20, 30)).save(tmp_path / name)
+    names = images.split()
+    listed = [
+        dict(id=0 if name == '=' else number, file_name=name) for number, name in enumerate(names)
+    ]
+    content = dict(
+        images=listed,
+        categories=[dict(id=number, name=name) for number, name in enumerate(categories)],
+    )
+    ann = tmp_path / 'ann.json'
+    ann.write_text(json.dumps(content))
+    inputs = [tmp_path / 'a', tmp_path / 'b']
+    if message is None:
+        run(BlockDetector(), inputs, out, ann=ann)
+        return
+    with pytest.raises(ValueError, match=message):
+        run(BlockDetector(), inputs, out, ann=ann)
+    assert not (out / 'predictions.json').exists()
+
+
 # -- names
 # --------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,46 @@ def test_shards_and_merge_may_spell_the_paths_differently(inputs, tmp_path, monk
     ]
 
 
+@pytest.mark.parametrize('turned', ['images', 'categories'])
+def test_shards_with_other_ids_are_not_merged(turned, tmp_path):
+    images = write_images(tmp_path / 'images', count=4)
+    content = dict(
+        images=[dict(id=number, file_name=f'{number}.png') for number in range(4)],
+        categories=[dict(id=number, name=name) for number, name in enumerate('abcd')],
+    )
+    for index in range(2):
+        (tmp_path / 'ann.json').write_text(json.dumps(content))
+        run(BlockDetector(), images, tmp_path / 'out', shard=(index, 2), ann=tmp_path / 'ann.json')
+        for place, entry in enumerate(reversed(content[turned])):
+            entry['id'] = place
+    with pytest.raises(ValueError, match='with the same ann'):
+        merge_shards(find_images(images), tmp_path / 'out')
+
+
+@pytest.mark.parametrize(
+    ('file', 'old', 'new'),
+    [
+        ('predictions.json', ']', ''),
+        ('predictions.json', '"image_id": 1', '"image_id": 99'),
+        ('predictions.json', '"image_id": 1', '"image": 1'),
+        ('images.json', '"file_name": "', '"file_name": "other'),
+        ('images.json', '"categories": [', '"categories": [3, '),
+        ('images.json', '"id": 1,', '"id": [1],'),
+        ('failed.json', '[', '[7, 7'),
+        ('failed.json', '[', '[' * 100_000),
+        ('run.json', '{', ''),
+    ],
+)
+def test_a_damaged_shard_is_named(file, old, new, tmp_path):
+    images = write_images(tmp_path / 'images', count=2)
+    out = tmp_path / 'out'
+    run(BlockDetector(), images, out, shard=(0, 1), score_thr=0)
+    damaged = out / 'shard-0-of-1' / file
+    damaged.write_text(damaged.read_text().replace(old, new))
+    with pytest.raises(ValueError, match='shard-0-of-1.* damaged'):
+        merge_shards(find_images(images), out)
+
+
 def test_more_shards_than_images(tmp_path):
     images = write_images(tmp_path / 'images', count=2)
     found = [

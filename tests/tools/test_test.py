@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,6 +138,28 @@ def test_classes_in_another_order_are_refused(trained):
         else:
             line = trained.refused(*trained.arguments())
             assert 'it has the same classes in another order: (' in line
+
+
+@pytest.mark.parametrize('trained', ['mmdet'], indirect=True)
+def test_a_json_with_another_order_of_categories_is_refused(trained, tmp_path):
+    """Its boxes would be scored as those of other classes."""
+    cfg = Config.fromfile(str(trained.config))
+    data = [option for option in trained.options if 'test_evaluator.ann_file=' in option]
+    (truth,) = (option.partition('=')[2] for option in data)
+    content = json.loads(Path(truth).read_text())
+    content['categories'].reverse()
+    turned = tmp_path / 'turned.json'
+    turned.write_text(json.dumps(content))
+    trained.options += [f'{key}.ann_file={turned}' for key in ('test_evaluator',)]
+    names = cfg.test_dataloader.dataset.metainfo.classes
+    order = f'number them as ({", ".join(reversed(names))})'
+    assert f'test_evaluator: metainfo.classes is ({", ".join(names)})' in (
+        line := trained.refused(*trained.arguments())
+    )
+    assert order in line
+    trained.options.append(f'test_dataloader.dataset.ann_file={turned}')
+    line = trained.refused(*trained.arguments())
+    assert f'the categories of {str(turned)!r} {order}' in line
 
 
 FC1 = 'backbone.blocks.0.mlp.fc1.weight'

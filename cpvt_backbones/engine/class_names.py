@@ -1,0 +1,175 @@
+"""Comparison of the classes of data sets with their annotations, their metrics and each other.
+
+A label is an index, and each toolbox numbers labels by its own rule: mmdet in the order of the
+``categories`` of a JSON file, mmpretrain in the order of the sorted folders. Names in another order
+are refused, not permuted, so that a config says what its labels mean.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.fileio import get
+from mmengine.runner import BaseLoop, Runner
+
+from cpvt_backbones.checkpoints import classes_of
+from cpvt_backbones.errors import InputError
+
+_SHOWN = 20
+
+
+def check_runner_classes(runner: Runner) -> None:
+    """Compare the classes of the data sets that a runner has built.
+
+    Each is compared with its annotations and with the annotations of its metrics, and the
+    validation set with the training set.
+
+    Raises:
+        ValueError: Two of them differ by a name or by the order.
+    """
+    first: tuple[str, dict[str, Any]] | None = None
+    for name in ('train', 'val', 'test'):
+        loop = getattr(runner, f'_{name}_loop', None)
+        if not isinstance(loop, BaseLoop):  # not built, or none
+            continue
+        whole = loop.dataloader.dataset
+        place = f'{name}_dataloader.dataset'
+        for dataset in parts_of(whole):
+            check_annotations(dataset, place)
+        for metric in getattr(getattr(loop, 'evaluator', None), 'metrics', ()):
+            check_metric(metric, whole, f'{name}_evaluator')
+        meta = getattr(whole, 'metainfo', None) or {}
+        if first is None:
+            first = place, meta
+        else:
+            _compare_data_sets(*first, place, meta)
+
+
+def parts_of(dataset: Any) -> Iterator[Any]:
+    """The data sets inside of wrappers, such as ``RepeatDataset`` and ``ConcatDataset``."""
+    inner = getattr(dataset, 'dataset', None)
+    many = getattr(dataset, 'datasets', None)
+    if inner is not None:
+        yield from parts_of(inner)
+    elif isinstance(many, (list, tuple)):
+        for one in many:
+            yield from parts_of(one)
+    else:
+        yield dataset
+
+
+def check_annotations(dataset: Any, place: str) -> None:
+    """Compare ``metainfo.classes`` with the names that the annotations give the labels.
+
+    Args:
+        dataset: Of a toolbox, not a wrapper. Annotations without names pass.
+        place: Key of the data set in the config, for the error.
+
+    Raises:
+        ValueError: They differ. Folders and classes that have no name in common pass: such folders
+            are named by codes.
+    """
+    classes = classes_of(getattr(dataset, 'metainfo', None))
+    if classes is None:
+        return
+    twice = next((name for name in classes if classes.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f'{place}: metainfo.classes has {twice!r} twice, in {_shown(classes)}')
+    for source, labelled in _labelled_names(dataset):
+        if not _same(labelled, classes):
+            raise InputError(_difference(place, classes, source, labelled))
+
+
+def check_metric(metric: Any, dataset: Any, place: str) -> None:
+    """Compare a metric that reads a COCO JSON of its own with the data set that it evaluates.
+
+    Raises:
+        ValueError: The file numbers the classes otherwise, or gives an image's id to another image.
+    """
+    api = getattr(metric, '_coco_api', None)
+    classes = classes_of(getattr(dataset, 'metainfo', None))
+    if api is None or classes is None:
+        return
+    listed = [category['name'] for category in api.dataset['categories']]
+    labelled = [name for name in listed if name in classes]
+    if not _same(labelled, classes):
+        raise InputError(_difference(place, classes, 'its ann_file', labelled))
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index)
+        theirs = api.imgs.get(info.get('img_id'), {}).get('file_name')
+        ours = info.get('img_path')
+        if theirs and ours and Path(theirs).name != Path(ours).name:
+            raise InputError(
+                f'{place}: its ann_file gives the id {info["img_id"]!r} to {theirs!r}, the data set'
+                f' to {ours!r}; give both the same JSON'
+            )
+
+
+def _labelled_names(dataset: Any) -> Iterator[tuple[str, list[str]]]:
+    """Where names of labels stand, and the names in the order of the labels."""
+    folders = getattr(dataset, 'folder_to_idx', None)
+    if folders and not dataset.ann_file:
+        yield f'the folders of {dataset.img_prefix!r}', sorted(folders, key=folders.__getitem__)
+    file = getattr(dataset, 'ann_file', None)
+    if not isinstance(file, str) or not file.endswith('.json'):
+        return
+    content = json.loads(get(file, backend_args=getattr(dataset, 'backend_args', None)))
+    if not isinstance(content, dict):
+        return
+    ids = getattr(dataset, 'cat_ids', None)
+    if isinstance(ids, Sequence) and 'categories' in content:
+        names = {category['id']: category['name'] for category in content['categories']}
+        yield f'the categories of {file!r}', [names[number] for number in ids]
+    stored = classes_of(content.get('metainfo'))
+    if stored is not None:
+        yield f'metainfo.classes of {file!r}', stored
+
+
+def _same(labelled: Sequence[str], classes: Sequence[str]) -> bool:
+    """True if each label has the same name in both, or if no name is in both."""
+    theirs, ours = list(map(_plain, labelled)), list(map(_plain, classes))
+    if theirs and not set(theirs) & set(ours):  # codes, such as n01440764 for a tench
+        return len(theirs) == len(ours)
+    return theirs == ours
+
+
+def _plain(name: str) -> str:
+    """A name without what people write in more than one way."""
+    return re.sub(r'[\s_-]+', ' ', str(name)).strip().casefold()
+
+
+def _difference(place: str, classes: list[str], source: str, labelled: list[str]) -> str:
+    known = set(map(_plain, labelled))
+    lacking = [name for name in classes if _plain(name) not in known]
+    start = f'{place}: metainfo.classes is {_shown(classes)}, but '
+    if lacking:
+        return f'{start}{source} lack {_shown(lacking)}: they give the labels {_shown(labelled)}'
+    return (
+        f'{start}{source} number them as {_shown(labelled)}; give both the same order, which for a'
+        ' trained model is the order of its classes'
+    )
+
+
+def _compare_data_sets(
+    place: str, meta: dict[str, Any], other_place: str, other_meta: dict[str, Any]
+) -> None:
+    """Compare what the labels of two data sets mean."""
+    ours, theirs = classes_of(meta), classes_of(other_meta)
+    if ours is not None and theirs is not None and ours != theirs:
+        raise InputError(
+            f'{other_place}: metainfo.classes is {_shown(theirs)}, in {place} it is {_shown(ours)};'
+            ' give both the same names in the same order'
+        )
+    key = 'reduce_zero_label'
+    if key in meta and key in other_meta and bool(meta[key]) != bool(other_meta[key]):
+        raise InputError(
+            f'{other_place}: {key} is {other_meta[key]}, in {place} it is {meta[key]}; the same'
+            ' value of a mask would have two labels'
+        )
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f', ... ({len(names)} in all)' if len(names) > _SHOWN else ''
+    return f'({", ".join(map(str, names[:_SHOWN]))}{more})'
