@@ -8,9 +8,8 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
-from mmengine.hooks import Hook
 from mmengine.model import BaseModel, BaseTTAModel
-from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS
+from mmengine.registry import DATASETS, METRICS, MODELS
 from mmengine.runner import Runner
 from torch import nn
 
@@ -119,21 +118,7 @@ class WeightMetric(BaseMetric):
         return dict(higher=score, lower=score)
 
 
-@HOOKS.register_module()
-class Failure(Hook):
-    """Ends the training by an error after an iteration and its checkpoint."""
-
-    priority = 'LOWEST'
-
-    def __init__(self, after):
-        self.after = after
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        if batch_idx + 1 == self.after:
-            raise InterruptedError
-
-
-def config(work_dir, *, length=6, val=3, metric=None, hooks=(), checkpoint=None, **options):
+def config(work_dir, *, length=6, val=3, metric=None, checkpoint=None, **options):
     loader = dict(
         batch_size=2,
         num_workers=0,
@@ -154,7 +139,7 @@ def config(work_dir, *, length=6, val=3, metric=None, hooks=(), checkpoint=None,
         test_cfg=dict(),
         test_evaluator=dict(type='WeightMetric'),
         default_hooks=dict(checkpoint=dict(saving, **(checkpoint or {}))),
-        custom_hooks=[dict(type='WarmupEMAHook'), *hooks],
+        custom_hooks=[dict(type='WarmupEMAHook')],
         log_processor=dict(by_epoch=False),
         randomness=dict(seed=1),
         default_scope='mmengine',
@@ -257,24 +242,6 @@ def test_every_file_of_a_training_can_be_tested(length, tmp_path):
         runner = Runner.from_cfg(config(tmp_path / 'test', load_from=str(file), model=model))
         load_weights(runner.model, file)
         assert runner.test()['higher'] == pytest.approx(saved)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize('failure', [3, 4])
-def test_a_resumed_training_ends_as_a_whole_one(failure, tmp_path):
-    options = dict(length=8, val=2, checkpoint=dict(save_best='higher', rule='greater'))
-    trained(config(tmp_path / 'whole', **options))
-    with pytest.raises(InterruptedError):
-        trained(config(tmp_path / 'broken', hooks=[dict(type='Failure', after=failure)], **options))
-    trained(config(tmp_path / 'broken', resume=True, **options))
-    for name in ('iter_8.pth', 'best_higher_iter_8.pth'):
-        whole, resumed = (read(tmp_path / run / name) for run in ('whole', 'broken'))
-        assert whole.keys() == resumed.keys()
-        for part in {'state_dict', 'ema_state_dict'} & whole.keys():
-            assert whole[part].keys() == resumed[part].keys()
-            for key, value in whole[part].items():
-                assert torch.equal(value, resumed[part][key]), (name, part, key)
-    assert read(tmp_path / 'broken' / 'iter_8.pth')['ema_state_dict']['steps'] == 8
 
 
 def test_resuming_without_an_average_starts_one_from_the_weights(tmp_path):

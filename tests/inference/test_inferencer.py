@@ -4,7 +4,6 @@ import copy
 import hashlib
 import importlib
 import json
-import weakref
 from pathlib import Path
 
 import numpy as np
@@ -110,23 +109,6 @@ def test_failure_of_the_model_does_not_stop_other_images(monkeypatch, predictor)
     results = Inferencer(predictor=predictor, batch_size=4).predict(inputs)
     assert str(results.pop(2).error) == 'black'
     assert all(result.error is None and result.prediction for result in results)
-
-
-def test_failed_images_hold_no_memory():
-    """Neither errors nor retries keep the frames of a failure, which hold its batch."""
-
-    class Failing(LocalSegmentor):
-        def logits(self, images):
-            batch = np.zeros(8)
-            held.append(weakref.ref(batch))
-            alive.append(sum(one() is not None for one in held))
-            raise RuntimeError('no')
-
-    held, alive = [], []
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    results = Inferencer(predictor=Failing(), batch_size=3).predict([pixels] * 3)
-    assert [str(result.error) for result in results] == ['no'] * 3
-    assert alive == [1] * 4  # one batch, then single images
 
 
 def test_unreadable_images_are_errors_of_theirs(inferencer):

@@ -11,7 +11,6 @@ from folder_runs import MODELS, run, snapshot, write_images
 from local_models import LocalSegmentor
 
 from cpvt_backbones.inference import Inferencer, folders, image_size, queues, read_image
-from cpvt_backbones.inference.queues import OrderedCalls
 
 
 class OneAfterTheOther:
@@ -49,20 +48,6 @@ def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeyp
     assert snapshot(tmp_path / 'threads') == snapshot(tmp_path / 'serial')
     records = [tmp_path / out / 'records.jsonl' for out in ('threads', 'serial')]
     assert records[0].read_bytes() == records[1].read_bytes()
-
-
-def test_waiting_calls_and_their_bytes_are_bounded(monkeypatch):
-    monkeypatch.setattr(queues, 'THREADS', 2)
-    monkeypatch.setattr(queues, 'WAITING_BYTES', 10)
-    started = []
-    with OrderedCalls() as calls:
-        for nbytes, waiting in ((1, 4), (4, 2), (11, 0)):
-            taken = []
-            for i in range(9):
-                taken += calls.add(lambda i=i: started.append(i) or i, nbytes=nbytes)
-                assert i + 1 - len(taken) <= waiting
-            assert [*taken, *calls.results()] == list(range(9))
-    assert len(started) == 27
 
 
 def test_images_are_read_ahead_of_the_forward_call_within_bounds(tmp_path, monkeypatch):
