@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cpvt_backbones.checks import check_bool, check_choice
+from cpvt_backbones.checks import check, check_bool, check_choice, is_number
 from cpvt_backbones.errors import InputError
 
 from .position import PositionEncoding, Stage, StageTokens, register_position
@@ -30,6 +30,9 @@ class LearnedTable(PositionEncoding):
         interpolation: Interpolation of the table: ``'bicubic'`` (DeiT, timm) or ``'bilinear'``
             (PVT).
         antialias: Apply a low-pass filter when the table shrinks (timm: yes; PVT: no).
+        offset: Tokens that the new grid counts for more than it has where the interpolation places
+            its cells. Meta's DINO and DINOv2 without registers have 0.1, and ``antialias=False``.
+            Graphs that are exported need 0.
 
     Examples:
         >>> import torch
@@ -45,12 +48,20 @@ class LearnedTable(PositionEncoding):
     attribute = 'pos_embed'
 
     def __init__(
-        self, stages: Sequence[Stage], *, interpolation: str = 'bicubic', antialias: bool = True
+        self,
+        stages: Sequence[Stage],
+        *,
+        interpolation: str = 'bicubic',
+        antialias: bool = True,
+        offset: float = 0.0,
     ) -> None:
         super().__init__()
         check_choice(('bicubic', 'bilinear'), interpolation=interpolation)
         check_bool(antialias=antialias)
-        self.interpolation, self.antialias = interpolation, antialias
+        check(
+            'a number in [0, 1)', lambda value: is_number(value) and 0 <= value < 1, offset=offset
+        )
+        self.interpolation, self.antialias, self.offset = interpolation, antialias, offset
         self.grids = [stage.grid for stage in stages]
         self.num_prefix = [stage.num_prefix for stage in stages]
         for index, stage in enumerate(stages):
@@ -69,9 +80,14 @@ class LearnedTable(PositionEncoding):
         if dtype in (torch.float16, torch.bfloat16):
             entries = entries.float()  # not every device interpolates in half precision
         feature_map = tokens_to_map(entries, old)
-        feature_map = F.interpolate(
-            feature_map, size=new, mode=self.interpolation, antialias=self.antialias
-        )
+        options: dict[str, Any] = dict(mode=self.interpolation, antialias=self.antialias)
+        if self.offset:
+            if is_exporting():
+                raise InputError(f'offset must be 0 in an exported graph, got {self.offset}')
+            scales = ((new[0] + self.offset) / old[0], (new[1] + self.offset) / old[1])
+            feature_map = F.interpolate(feature_map, scale_factor=scales, **options)
+        else:
+            feature_map = F.interpolate(feature_map, size=new, **options)
         return map_to_tokens(feature_map).to(dtype)
 
     def before_stage(

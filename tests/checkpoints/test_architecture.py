@@ -45,6 +45,13 @@ MODELS = {
     'multi_scale': (MultiScaleCPVT, dict(arch=DEEP)),
     'multi_scale_taps': (MultiScaleCPVT, dict(arch=DEEP, source='taps', patch_size=8)),
     'pyramid': (PyramidCPVT, dict(arch=PYRAMID)),
+    'pyramid_windows': (
+        PyramidCPVT,
+        dict(
+            arch={**PYRAMID, 'depths': (2, 2, 3, 2), 'window_size': 7},
+            norm_after_stage=True,
+        ),
+    ),
     'pvt': (
         PyramidCPVT,
         dict(
@@ -90,6 +97,16 @@ def test_names_of_other_packages_inside_a_whole_model(tmp_path):
     torch.save(content, tmp_path / 'iter_9.pth')
     for name in (tmp_path / 'iter_9.pth', tmp_path):  # a file, a work directory
         assert_same(model, PyramidCPVT.from_pretrained(name))
+
+
+@pytest.mark.parametrize('num_registers', [0, 4])
+def test_metas_dinov2_resizes_its_table_with_an_offset(num_registers, tmp_path):
+    """Without registers; with them it does as timm."""
+    options = dict(position=dict(type='Learned'), layer_scale_init=0.5, num_registers=num_registers)
+    weights = CPVT(arch=COLUMN, **options).state_dict()
+    torch.save({**weights, 'mask_token': torch.zeros(1, 24)}, tmp_path / 'dinov2.pth')
+    (table,) = CPVT.from_pretrained(tmp_path / 'dinov2.pth').position_encodings
+    assert (table.offset, table.antialias) == ((0.0, True) if num_registers else (0.1, False))
 
 
 def test_a_column_for_a_pyramid_of_maps(tmp_path):

@@ -39,6 +39,34 @@ def stage(dim=8, grid=(4, 4), **kwargs):
 # --------------------------------------------------------------------------------------------------
 
 
+def along(length, new, offset):
+    """Weights (new, length) of a bicubic interpolation along an axis, as in Meta's DINOv2."""
+    weights = torch.zeros(new, length, dtype=torch.float64)
+    for cell in range(new):
+        place = (cell + 0.5) * length / (new + offset) - 0.5
+        first = math.floor(place) - 1
+        for source in range(first, first + 4):
+            x, a = abs(place - source), -0.75
+            near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+            far = a * (x**3 - 5 * x**2 + 8 * x - 4)
+            weights[cell, min(max(source, 0), length - 1)] += near if x <= 1 else far
+    return weights
+
+
+@pytest.mark.parametrize('new', [(5, 9), (14, 14), (14, 20), (3, 2)])
+def test_a_table_with_an_offset_is_resized_as_dinov2_does(new):
+    table = LearnedTable([stage(8)], antialias=False, offset=0.1)
+    entries = torch.randn(1, 14 * 14, 8, dtype=torch.float64)
+    found = table.resize(entries, (14, 14), new)
+    rows, columns = (along(14, length, 0.1) for length in new)
+    wanted = torch.einsum('ry,cx,byxd->brcd', rows, columns, entries.unflatten(1, (14, 14)))
+    wanted = entries if new == (14, 14) else wanted.flatten(1, 2)
+    assert max_difference(found, wanted) < 1e-12
+    if new != (14, 14):
+        plain = LearnedTable([stage(8)], antialias=False).resize(entries, (14, 14), new)
+        assert max_difference(found, plain) > 1e-3
+
+
 @pytest.mark.parametrize('new', [(14, 14), (7, 9), (20, 3), (1, 1), (24, 33)])
 @pytest.mark.parametrize('num_prefix', [0, 1])
 def test_learned_resize_equals_timm(new, num_prefix):
@@ -492,6 +520,7 @@ TYPES = f'position type must be one of {sorted(POSITIONS)}, got '
         ),
         (dict(type='Learned', interpolation='nearest'), "['bicubic', 'bilinear'], got 'nearest'"),
         (dict(type='Learned', antialias='False'), "antialias must be True or False, got 'False'"),
+        (dict(type='Learned', offset=1), 'offset must be a number in [0, 1), got 1'),
         (dict(type='SinCos', resize='nearest'), "['continue', 'interpolate'], got 'nearest'"),
         (dict(type='SinCos', temperature=0), 'temperature must be a finite number > 1, got 0'),
         (dict(type='SinCos', temperature=math.nan), 'must be a finite number > 1, got nan'),

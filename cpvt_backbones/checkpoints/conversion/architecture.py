@@ -28,6 +28,7 @@ _PYRAMID_HEADS: dict[tuple[int, ...], tuple[int, ...]] = {
     (128, 256, 512, 1024): (4, 8, 16, 32),
 }
 _PVT_TABLE = dict(interpolation='bilinear', antialias=False)
+_DINOV2_TABLE = dict(antialias=False, offset=0.1)
 
 Weights = Mapping[str, Tensor]  # by this package's names
 
@@ -178,8 +179,7 @@ def _read_position(
     """
     position: list[dict[str, Any]] = []
     if 'pos_embed.0' in weights:
-        table = _PVT_TABLE if result.backbone == 'PyramidCPVT' else family.table or {}
-        position.append(dict(type='Learned', **table))
+        position.append(dict(type='Learned', **_table_options(weights, family)))
         result.table_entries = weights['pos_embed.0'].shape[-2]
         _read_grid(weights, result)
     if 'rel_pos.0.row' in weights:
@@ -204,6 +204,17 @@ def _read_position(
             "None, or what has no weights: dict(type='SinCos'), dict(type='RoPE', mode='dinov3')"
         )
     result.arguments['position'] = position[0] if len(position) == 1 else position
+
+
+def _table_options(weights: Weights, family: Family) -> Mapping[str, Any]:
+    """How the source resizes its table, as arguments of ``LearnedTable``."""
+    if family.layout == 'pyramid':
+        return _PVT_TABLE
+    # Meta's DINOv2 keeps the mask token, which timm's copy has not; with registers it is as timm's.
+    parts = ('mask_token', 'cls_token', 'blocks.0.ls1.gamma')
+    if family.table is None and 'reg_token' not in weights and all(p in weights for p in parts):
+        return _DINOV2_TABLE
+    return family.table or {}
 
 
 def _rotation(mode: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
