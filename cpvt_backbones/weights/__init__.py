@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -17,6 +18,9 @@ from typing import Any
 from cpvt_backbones.errors import InputError
 
 FOLDER = Path(__file__).parent
+# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a
+# date.
+_NAMED_HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,14 @@ def sha256_of(path: str | PathLike[str], *, size: int | None = None) -> str:
             digest.update(part)
             left -= len(part)
     return digest.hexdigest()
+
+
+def hash_in_name(stem: str) -> str:
+    """SHA-256 in a file name without its suffix: 64 or 8 hexadecimal digits after a hyphen; ''
+    without one.
+    """
+    match = _NAMED_HASH.fullmatch(stem)
+    return match[1] if match else ''
 
 
 def repository_file(name: str) -> Path:

@@ -14,9 +14,9 @@ from torch import Tensor
 from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.layers.learned_table import prefix_tokens, table_layout
 
-from ..report import CheckpointError, ConversionReport
-from .families import Family, recognise_family, stored_weights
-from .renaming import is_eva02, rename_weights
+from ..report import CheckpointError
+from .families import Family, recognise, stored_weights
+from .renaming import is_eva02, rename
 
 # The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
 _HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
@@ -71,17 +71,17 @@ def recognise_architecture(
     Raises:
         CheckpointError: No weights, unknown names, or a trunk without its first parts.
     """
-    report = ConversionReport()
-    stored = stored_weights(checkpoint, ema=ema)
-    family, found = recognise_family(stored, prefix=prefix, report=report)
-    weights, origin = rename_weights(family, found, report)
+    source = recognise(stored_weights(checkpoint, ema=ema), prefix=prefix)
+    parts = rename(source).parts
+    weights = {name: part.value for name, part in parts.items()}
+    family = source.family
     if family.layout == 'column':
         result = Architecture('CPVT', family.name)
         _read_column(weights, result)
     else:
         result = Architecture('PyramidCPVT', family.name)
         _read_pyramid(weights, result)
-    _read_position(weights, family, result, rope='eva' if is_eva02(origin) else None)
+    _read_position(weights, family, result, rope='eva' if is_eva02(parts) else None)
     _read_windows(weights, family, result)
     return result
 

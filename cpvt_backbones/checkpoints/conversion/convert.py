@@ -2,8 +2,7 @@
 
 import math
 import re
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
@@ -11,15 +10,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from cpvt_backbones.errors import InputTypeError
-from cpvt_backbones.layers.peg import PEGPosition, identity_init
+from cpvt_backbones.layers.peg import PEGPosition
 from cpvt_backbones.layers.position import PositionEncoding
 
 from ..report import CheckpointError, ConversionReport, shorten
-from .families import Family, Found, recognise_family, stored_weights
-from .fitting import fit_patches, fit_tables, note_resizing
-from .renaming import is_eva02, rename_weights
-
-_PEG = r'pos_block(_\d+)?\.'
+from .families import Recognised, recognise, stored_weights
+from .fitting import PEG, Fitted, fit
+from .renaming import Parts, Renamed, is_eva02, rename
 
 # Keys that the model lacks are sorted by these three tables, in this order. A key in none of them
 # is a reason to refuse: nobody knows what it does to the outputs.
@@ -69,7 +66,7 @@ _CHOSEN = {
     r'dist_token$': 'the model has no distillation token',
     r'reg_token$': 'the model has no register tokens',
     r'cls_token$': 'the model has no class token',
-    _PEG: 'the model has no such PEG',
+    PEG: 'the model has no such PEG',
     r'rope\.freqs': 'the model has no learned rotary frequencies',
     r'rel_pos\.\d+\.(row|column)$': 'the model has no relative position encoding',
     r'norm\.': 'the model does not normalise its last block',
@@ -153,79 +150,66 @@ def convert_state_dict(
         >>> model.load_state_dict(weights)
         <All keys matched successfully>
     """
-    depths: Any = getattr(model, 'depths', None)  # of the architecture, built or not
-    if not hasattr(model, 'position_encodings') or depths is None:
+    if not hasattr(model, 'position_encodings') or getattr(model, 'depths', None) is None:
         accepted = (
             'a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its'
             ' backbone)'
         )
         raise InputTypeError(f'model must be {accepted}, got {type(model).__name__}')
-    report = ConversionReport(target=type(model).__name__)
-    weights = stored_weights(state_dict, ema=ema)
-    source, found = recognise_family(weights, prefix=prefix, report=report)
-    _check_layout(source, model, report)
-    ours, origin = rename_weights(source, found, report)
-    _check_depths(ours, depths, report)
-    wanted = model.state_dict()
-    shipped = rf'{_PEG}|pos_embed\.|rel_pos(_hw)?\.|rope\.freqs'
-    if not any(re.match(shipped, key) or _is_of_encoding(key, model) for key in ours):
-        report.notes.append(
-            'the source has no parameters of position: it encodes none, or encodes it by a formula'
-        )
-    fit_tables(ours, origin, model, table_grid=table_grid, report=report)
-    note_resizing(source, found, model, report)
-    _check_windows(source, ours, origin, model, report)
-    _note_deit3(source, found, report)
-    _check_rotation(ours, origin, model, report)
-    fit_patches(ours, wanted, report)
-    _add_parts(ours, wanted, model, report)
-    result = _fitting(ours, origin, wanted, _count_pegs(model, depths), report)
-    report.loaded = [key for key in result if key in origin]
+    source = recognise(stored_weights(state_dict, ema=ema), prefix=prefix)
+    renamed = rename(source)
+    _check_architecture(renamed.parts, source, model)
+    fitted = fit(renamed.parts, source, model, table_grid=table_grid)
     patterns = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
-    new = {key for key in wanted if _is_new_part(key, model)}
-    for key in wanted:
-        if key not in ours and not re.search(r'\.num_batches_tracked$|^pos_embed\.grid_\d$', key):
-            report.missing[key] = _reason_to_lack(key, new, patterns)
-    _raise_if_incomplete(report, new=new)
+    report = _report(source, renamed, fitted, model, patterns)
+    _raise_if_unfit(report, model)
+    wanted = model.state_dict()
+    result = {key: part.value for key, part in fitted.parts.items() if key in wanted}
     check_values(result, wanted)
     return result, report
 
 
-def _check_layout(source: Family, model: nn.Module, report: ConversionReport) -> None:
-    layout = 'column' if hasattr(model, 'depth') else 'pyramid'
-    if source.layout != layout:
-        fault = (
-            f'the checkpoint is a {source.layout} ({source.name}), {report.target} is a {layout}'
-        )
-        raise CheckpointError(f'wrong architecture: {fault}', report=report)
-
-
-def _add_parts(
-    ours: dict[str, Tensor],
-    wanted: Mapping[str, Tensor],
+def _report(
+    source: Recognised,
+    renamed: Renamed,
+    fitted: Fitted,
     model: nn.Module,
-    report: ConversionReport,
-) -> None:
-    """Add what computes nothing in the source: a bias of zero, PEGs that are the identity."""
-    if 'patch_embed.proj.weight' in ours and 'patch_embed.proj.bias' not in ours:  # CLIP, mmseg
-        ours['patch_embed.proj.bias'] = ours['patch_embed.proj.weight'].new_zeros(
-            wanted['patch_embed.proj.bias'].shape
-        )
-        report.added['patch_embed.proj.bias'] = 'zero: the source embeds patches without a bias'
-    if not any(re.match(_PEG, key) for key in ours):
-        # An encoding of the user's may have PEGs, under its own name.
-        present = {key.partition('.')[0] for key in ours}
-        values = identity_init(model).items()
-        pegs = {key: value for key, value in values if key.partition('.')[0] not in present}
-        ours |= pegs
-        report.added |= dict.fromkeys(pegs, 'the source has no PEG: it starts as the identity')
+    allow_missing: Iterable[str],
+) -> ConversionReport:
+    """Step 4, report: what each step did, and what of the model or the checkpoint is left over."""
+    wanted = model.state_dict()
+    report = ConversionReport(
+        source=source.family.name,
+        target=type(model).__name__,
+        prefix=source.prefix,
+        renamed=renamed.pairs,
+        dropped=source.dropped | renamed.dropped | fitted.dropped,
+        added=fitted.added,
+        refused=_other_windows(renamed.parts, wanted) | _other_rotation(renamed.parts, model),
+        notes=renamed.notes + _notes(source, renamed.parts, model) + fitted.notes,
+    )
+    num_pegs = _count_pegs(model)
+    for key, part in fitted.parts.items():
+        if key not in wanted:
+            reason, is_harmless = _left_over(key, wanted, num_pegs)
+            (report.dropped if is_harmless else report.refused)[part.keys[0]] = reason
+        elif part.value.shape != wanted[key].shape:
+            report.mismatched[key] = (tuple(part.value.shape), tuple(wanted[key].shape))
+        elif part.keys:
+            report.loaded.append(key)
+    for key in wanted:
+        computed = re.search(r'\.num_batches_tracked$|^pos_embed\.grid_\d$', key)
+        if key not in fitted.parts and not computed:
+            report.missing[key] = _reason_to_lack(key, model, allow_missing)
+    return report
 
 
-def _count_pegs(model: nn.Module, depths: Sequence[int]) -> dict[str, int]:
+def _count_pegs(model: nn.Module) -> dict[str, int]:
     """Number of PEGs by name of their encoding.
 
     It counts those, too, that are not built because no output needs them.
     """
+    depths: Any = model.depths
     counts = {}
     for name, child in model.named_children():
         if isinstance(child, PEGPosition):
@@ -233,168 +217,151 @@ def _count_pegs(model: nn.Module, depths: Sequence[int]) -> dict[str, int]:
     return counts
 
 
-def _fitting(
-    ours: Mapping[str, Tensor],
-    origin: Mapping[str, str],
-    wanted: Mapping[str, Tensor],
-    num_pegs: Mapping[str, int],
-    report: ConversionReport,
-) -> dict[str, Tensor]:
-    """The weights that the model has, in its shapes; the others go to the report."""
-    result: dict[str, Tensor] = OrderedDict()
-    for key, value in ours.items():
-        if key not in wanted:
-            _sort_out(key, origin[key], wanted, num_pegs, report)
-        elif value.shape != wanted[key].shape:
-            report.mismatched[key] = (tuple(value.shape), tuple(wanted[key].shape))
-        else:
-            result[key] = value
-    return result
-
-
-def _reason_to_lack(key: str, new: Collection[str], patterns: Iterable[str]) -> str:
+def _reason_to_lack(key: str, model: nn.Module, patterns: Iterable[str]) -> str:
     """Why the source may lack a weight of the model; '' if it may not."""
     if key.startswith('pyramid.'):
         return 'part of MultiScaleCPVT only: it keeps its initial weights'
-    if key in new and any(fnmatchcase(key, pattern) for pattern in patterns):
+    allowed = any(fnmatchcase(key, pattern) for pattern in patterns)
+    if allowed and _is_new_part(key, model):
         return 'allowed by allow_missing: it keeps its initial weights'
     return ''
 
 
-def _check_depths(
-    ours: Mapping[str, Tensor], depths: tuple[int, ...], report: ConversionReport
-) -> None:
+def _check_architecture(parts: Parts, source: Recognised, model: nn.Module) -> None:
+    """Refuse weights of another layout, or of more blocks than the model has."""
+    depths: Any = model.depths
+    layout = 'column' if hasattr(model, 'depth') else 'pyramid'
+    theirs = source.family.layout
+    if theirs != layout:
+        target = type(model).__name__
+        fault = f'the checkpoint is a {theirs} ({source.family.name}), {target} is a {layout}'
+        raise CheckpointError(f'wrong architecture: {fault}')
     counts = dict.fromkeys(range(len(depths)), 0)
     pattern = r'blocks\.(\d+)\.(\d+)\.' if len(depths) > 1 else r'blocks\.()(\d+)\.'
-    for key in ours:
+    for key in parts:
         if match := re.match(pattern, key):
             stage = int(match[1] or 0)
             counts[stage] = max(counts.get(stage, 0), int(match[2]) + 1)
     # Fewer blocks are no error: a model saves no blocks that its outputs do not need.
     if any(count > depth for count, depth in zip_longest(counts.values(), depths, fillvalue=0)):
-        theirs = ', '.join(map(str, counts.values()))
-        mine = ', '.join(map(str, depths))
-        fault = f'the checkpoint ({report.source}) has {theirs} blocks, {report.target} {mine}'
+        blocks = ', '.join(map(str, counts.values()))
+        mine = f'{type(model).__name__} {", ".join(map(str, depths))}'
+        fault = f'the checkpoint ({source.family.name}) has {blocks} blocks, {mine}'
         advice = 'choose the arch that fits (out_indices ends a model early)'
-        raise CheckpointError(f'wrong architecture: {fault}; {advice}', report=report)
+        raise CheckpointError(f'wrong architecture: {fault}; {advice}')
 
 
-def _note_deit3(source: Family, found: Found, report: ConversionReport) -> None:
-    """Note weights of mmpretrain's DeiT-III, whose blocks apply ``ln1`` before the MLP too, and
-    never ``ln2``.
-
-    Its keys are those of a ViT with layer scale, but the table has no entry for the class token.
-    """
-    parts = ('pos_embed', 'cls_token', 'layers.0.attn.gamma1.weight', 'layers.0.ln2.weight')
-    if source.table is None or not all(part in found for part in parts):
-        return
-    entries = found['pos_embed'][1].shape[1]
-    if math.isqrt(entries) ** 2 == entries:
-        report.notes.append(
+def _notes(source: Recognised, parts: Parts, model: nn.Module) -> list[str]:
+    """What the keys leave open, or what this model computes otherwise than the source."""
+    notes = []
+    encoded = rf'{PEG}|pos_embed\.|rel_pos(_hw)?\.|rope\.freqs'
+    if not any(re.match(encoded, key) or _is_of_encoding(key, model) for key in parts):
+        notes.append(
+            'the source has no parameters of position: it encodes none, or encodes it by a formula'
+        )
+    windowed: Any = getattr(model, 'window_size', None)
+    masks_padding = windowed and getattr(model, 'mask_window_padding', False)
+    if source.family.attends_to_padding and masks_padding:
+        notes.append(
+            'the source attends to the padding of windows, the model does not:'
+            ' mask_window_padding=False computes the same at every size'
+        )
+    if _is_deit3_of_mmpretrain(source):
+        notes.append(
             "the keys are those of mmpretrain's DeiT-III, which normalises by ln1 where its authors"
             ' and this package normalise by ln2: weights that were trained in mmpretrain compute'
             ' something else here, until norm2 of each block is a copy of norm1'
         )
+    lacks_norm = 'norm_pre.weight' in parts and 'norm.weight' not in parts
+    if lacks_norm and 'pos_embed.grid_0' not in parts and 'pe' not in _rotations(model):
+        notes.append(
+            'the keys are those of a CLIP without its last norm, and of PE-Spatial and PE-Lang,'
+            ' whose rotary encoding has no key: weights of these two need'
+            " dict(type='RoPE', mode='pe') beside the table"
+        )
+    return notes
 
 
-def _check_windows(
-    source: Family,
-    ours: Mapping[str, Tensor],
-    origin: Mapping[str, str],
-    model: nn.Module,
-    report: ConversionReport,
-) -> None:
-    """Refuse relative positions of blocks with other windows, or for another grid.
+def _is_deit3_of_mmpretrain(source: Recognised) -> bool:
+    """Whether keys are those of mmpretrain's DeiT-III, whose blocks apply ``ln1`` before the MLP
+    too, and never ``ln2``.
 
-    Note windows that leave out their padding where those of the source do not.
+    They are those of a ViT with layer scale, but the table has no entry for the class token.
     """
-    wanted = model.state_dict()
-    for key, table in ours.items():
-        if not key.startswith('rel_pos_hw.') or key not in wanted or table.dim() != 2:
+    weights = source.weights
+    parts = ('pos_embed', 'cls_token', 'layers.0.attn.gamma1.weight', 'layers.0.ln2.weight')
+    if source.family.table is None or not all(part in weights for part in parts):
+        return False
+    entries = weights['pos_embed'][1].shape[1]
+    return math.isqrt(entries) ** 2 == entries
+
+
+def _other_windows(parts: Parts, wanted: Mapping[str, Tensor]) -> dict[str, str]:
+    """Relative positions of blocks with other windows, or for another grid, and the reason."""
+    refused = {}
+    for key, part in parts.items():
+        if not key.startswith('rel_pos_hw.') or key not in wanted or part.value.dim() != 2:
             continue
-        theirs, mine = ((len(t) + 1) // 2 for t in (table, wanted[key]))
+        theirs = (len(part.value) + 1) // 2
+        mine = (len(wanted[key]) + 1) // 2
         if theirs != mine:
-            report.refused[origin[key]] = (
+            refused[part.keys[0]] = (
                 f'the table is for a side of {theirs} tokens, that of the model for {mine}:'
                 ' window_size, global_blocks and the grid of DecomposedRelative are those of the'
                 ' weights'
             )
-    windowed: Any = getattr(model, 'window_size', None)
-    if source.attends_to_padding and windowed and getattr(model, 'mask_window_padding', False):
-        report.notes.append(
-            'the source attends to the padding of windows, the model does not:'
-            ' mask_window_padding=False computes the same at every size'
-        )
+    return refused
 
 
-def _check_rotation(
-    ours: Mapping[str, Tensor],
-    origin: Mapping[str, str],
-    model: nn.Module,
-    report: ConversionReport,
-) -> None:
-    """Refuse weights of EVA-02 and Perception Encoder (arXiv 2504.13181) for a model without their
-    rotary encodings, which have no key.
+def _rotations(model: nn.Module) -> list[str]:
+    """Modes of the model's rotary encodings."""
+    encodings: Any = getattr(model, 'position_encodings', ())
+    return [getattr(encoding, 'mode', '') for encoding in encodings]
+
+
+def _other_rotation(parts: Parts, model: nn.Module) -> dict[str, str]:
+    """Keys of EVA-02 and Perception Encoder (arXiv 2504.13181) for a model without their rotary
+    encodings, which have no key, and the reason.
 
     The core of Perception Encoder has CLIP's norm before the blocks beside a pooling by attention,
     in timm's and Meta's names. PE-Spatial and PE-Lang have CLIP's keys without the last norm, as a
     part of a CLIP has.
     """
-    modes = [getattr(encoding, 'mode', '') for encoding in getattr(model, 'position_encodings', ())]
-    if is_eva02(origin) and 'eva' not in modes:
-        report.refused[origin['blocks.0.attn.qkv.bias']] = (
+    modes = _rotations(model)
+    refused = {}
+    if is_eva02(parts) and 'eva' not in modes:
+        refused[parts['blocks.0.attn.qkv.bias'].keys[0]] = (
             'with a gate in fc1 the keys are those of EVA-02, whose rotary encoding has no key: the'
             " model needs dict(type='RoPE', mode='eva') beside its table"
         )
-    if 'norm_pre.weight' not in ours or 'pe' in modes:
-        return
     for pool in ('attn_pool.latent', 'attn_pool.probe'):
-        if pool in ours:
-            report.refused[origin[pool]] = (
+        if pool in parts and 'norm_pre.weight' in parts and 'pe' not in modes:
+            refused[parts[pool].keys[0]] = (
                 'with norm_pre the keys are those of Perception Encoder, whose rotary encoding has'
                 " no key: the model needs dict(type='RoPE', mode='pe') beside its table"
             )
-    if 'norm.weight' not in ours and 'pos_embed.grid_0' not in origin:
-        report.notes.append(
-            'the keys are those of a CLIP without its last norm, and of PE-Spatial and PE-Lang,'
-            ' whose rotary encoding has no key: weights of these two need'
-            " dict(type='RoPE', mode='pe') beside the table"
-        )
+    return refused
 
 
-def _sort_out(
-    key: str, old: str, wanted: Iterable[str], num_pegs: Mapping[str, int], report: ConversionReport
-) -> None:
-    """Drop a key that the model lacks, or refuse the checkpoint for it."""
+def _left_over(key: str, wanted: Iterable[str], num_pegs: Mapping[str, int]) -> tuple[str, bool]:
+    """Why the model lacks a key of the checkpoint, and whether its outputs do not need it."""
     part = re.match(r'(blocks\.\d+(\.\d+)?|patch_embed|patch_embeds\.\d+)\.', key)
     start = part[0] if part else ''
     table = re.match(r'rel_pos_hw\.(\d+)\.', key)
     if table and 'patch_embed.proj.weight' in wanted:  # of a column, whose blocks it counts
         start = f'blocks.{table[1]}.'
     if start and not any(name.startswith(start) for name in wanted):
-        report.dropped[old] = 'of a block or stage that no output needs (out_indices)'
-        return
+        return 'of a block or stage that no output needs (out_indices)', True
     peg = re.match(r'(pos_block(?:_\d+)?)\.(\d+)\.', key)
-    if (
-        peg
-        and num_pegs
-        and (any(n.startswith(peg[0]) for n in wanted) or int(peg[2]) >= num_pegs.get(peg[1], 0))
-    ):
-        report.refused[old] = (
-            'the model has other PEGs: build it with the position of the checkpoint'
-        )
-        return
-    tables = (
-        (_HARMLESS, report.dropped),
-        (_REFUSED, report.refused),
-        (_CHOSEN, report.dropped),
-    )
-    for reasons, target in tables:
+    if peg and num_pegs:
+        is_built = any(name.startswith(peg[0]) for name in wanted)
+        if is_built or int(peg[2]) >= num_pegs.get(peg[1], 0):
+            return 'the model has other PEGs: build it with the position of the checkpoint', False
+    for reasons, is_harmless in ((_HARMLESS, True), (_REFUSED, False), (_CHOSEN, True)):
         for pattern, reason in reasons.items():
             if re.match(pattern, key):
-                target[old] = reason
-                return
-    report.refused[old] = _UNKNOWN
+                return reason, is_harmless
+    return _UNKNOWN, False
 
 
 def _is_of_encoding(key: str, model: nn.Module) -> bool:
@@ -405,7 +372,7 @@ def _is_new_part(key: str, model: nn.Module) -> bool:
     return _is_of_encoding(key, model) or any(re.match(new, key) for new in _NEW_PARTS)
 
 
-def _advice_on_missing(missing: list[str], new: set[str]) -> str:
+def _advice_on_missing(missing: list[str], model: nn.Module) -> str:
     """What to do about missing keys: leave the part out of the model, or call it new."""
     arguments = []
     for pattern, argument in _WITHOUT.items():
@@ -414,14 +381,14 @@ def _advice_on_missing(missing: list[str], new: set[str]) -> str:
     advice = []
     if arguments:
         advice.append(f'a model without them is built with {", ".join(arguments)}')
-    if all(key in new for key in missing):
+    if all(_is_new_part(key, model) for key in missing):
         advice.append('allow_missing names those that are new and keep their initial weights')
     else:
         advice.append(f'allow_missing is for new parts only ({_MAY_BE_NEW})')
     return '; '.join(advice)
 
 
-def _raise_if_incomplete(report: ConversionReport, *, new: set[str]) -> None:
+def _raise_if_unfit(report: ConversionReport, model: nn.Module) -> None:
     faults = [f'wrong architecture: {key}: {reason}' for key, reason in report.refused.items()]
     faults = faults or report.mismatches()
     missing = [key for key, reason in report.missing.items() if not reason]
@@ -429,7 +396,7 @@ def _raise_if_incomplete(report: ConversionReport, *, new: set[str]) -> None:
         message = faults[0] + (f' (and {len(faults) - 1} more keys)' if len(faults) > 1 else '')
     elif missing:
         lacking = f'the checkpoint lacks {len(missing)} keys of the model: {shorten(missing)}'
-        message = f'{lacking}; {_advice_on_missing(missing, new)}'
+        message = f'{lacking}; {_advice_on_missing(missing, model)}'
     else:
         return
     kind = f'its weights (recognised as {report.source})'

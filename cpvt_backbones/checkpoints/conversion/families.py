@@ -1,4 +1,4 @@
-"""The kinds of checkpoint that are recognised by their keys, and the rules that rename the keys to
+"""Step 1, recognise: the kinds of checkpoint by their keys, and the rules that rename the keys to
 this package's.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..report import CheckpointError, ConversionReport, shorten
+from ..report import CheckpointError, shorten
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
 Found = dict[
@@ -275,7 +275,7 @@ def stored_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
         return stored_weights(checkpoint[stored[0]])
     if any(isinstance(value, Tensor) for value in checkpoint.values()):
         return checkpoint
-    # Models of one training, such as `teacher` and `student` of DINO: `recognise_family` picks one.
+    # Models of one training, such as `teacher` and `student` of DINO: `recognise` picks one.
     models = {
         f'{name}.{key}': value
         for name, part in checkpoint.items()
@@ -293,34 +293,55 @@ def stored_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
     )
 
 
-def recognise_family(
-    weights: Mapping[str, Any], *, prefix: str | None, report: ConversionReport
-) -> tuple[Family, Found]:
+@dataclass(frozen=True)
+class Recognised:
+    """The weights of a backbone in a checkpoint; ``prefix`` and ``dropped`` go to the report."""
+
+    family: Family
+    weights: Found
+    prefix: str
+    dropped: dict[str, str]
+
+
+def recognise(weights: Mapping[str, Any], *, prefix: str | None) -> Recognised:
     """Return the family and the weights of a backbone.
 
-    Raise CheckpointError if ``prefix`` or the keys are unknown.
+    Raises:
+        CheckpointError: ``prefix`` or the keys are unknown.
     """
     tensors = {str(key): value for key, value in weights.items() if isinstance(value, Tensor)}
-    report.dropped = {str(key): 'no tensor' for key in weights if str(key) not in tensors}
     # torch.compile wraps a whole model, or any module in it.
     found = {key.replace('_orig_mod.', ''): (key, value) for key, value in tensors.items()}
+    removed = ''
     if prefix is not None:
-        prefix = f'{prefix.rstrip(".")}.'
-        if not any(key.startswith(prefix) for key in found):
+        removed = f'{prefix.rstrip(".")}.'
+        if not any(key.startswith(removed) for key in found):
             first = sorted({key.split('.')[0] + '.' for key in found if '.' in key})
             raise CheckpointError(
-                f'prefix={prefix!r}: no key starts with it; the keys start with {shorten(first)}'
+                f'prefix={removed!r}: no key starts with it; the keys start with {shorten(first)}'
             )
-        found = _under(prefix, found, report)
-    while (
-        source := next(
-            (f for f in SOURCES if any(re.match(f.signature, key) for key in found)), None
-        )
-    ) is None:
-        wrapper = next((p for p in PREFIXES if any(key.startswith(p) for key in found)), None)
-        found = _under(wrapper or _only_prefix(found, report.prefix), found, report)
-    report.source = source.name
-    return source, found
+    inner = _under(removed, found)
+    while (family := _family(inner)) is None:
+        wrapper = next((p for p in PREFIXES if any(key.startswith(p) for key in inner)), None)
+        removed += wrapper or _only_prefix(inner, removed)
+        inner = _under(removed, found)
+    dropped = {str(key): 'no tensor' for key in weights if str(key) not in tensors}
+    used = {old for old, _ in inner.values()}
+    dropped |= {old: f'not under {removed!r}' for old, _ in found.values() if old not in used}
+    return Recognised(family, inner, removed, dropped)
+
+
+def _family(found: Found) -> Family | None:
+    """The first family that one of the keys is of."""
+    for family in SOURCES:
+        if any(re.match(family.signature, key) for key in found):
+            return family
+    return None
+
+
+def _under(prefix: str, found: Found) -> Found:
+    """The weights whose keys start with a prefix, which is removed."""
+    return {key[len(prefix) :]: pair for key, pair in found.items() if key.startswith(prefix)}
 
 
 def _only_prefix(found: Found, removed: str) -> str:
@@ -357,11 +378,3 @@ def _only_prefix(found: Found, removed: str) -> str:
             f'the checkpoint is none of those recognised: {keys}; recognised are {known}'
         )
     return f'{next(iter(prefixes))}.'
-
-
-def _under(prefix: str, found: Found, report: ConversionReport) -> Found:
-    """Remove a prefix from the keys, and drop the keys without it."""
-    report.prefix += prefix
-    reason = f"not under '{report.prefix}'"
-    report.dropped |= {old: reason for key, (old, _) in found.items() if not key.startswith(prefix)}
-    return {key[len(prefix) :]: pair for key, pair in found.items() if key.startswith(prefix)}

@@ -1,8 +1,9 @@
-"""Tables and patch embeddings of other sizes, fitted to a model."""
+"""Step 3, fit: tables and patch embeddings of other sizes, and the parts that the source lacks."""
 
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,46 +20,109 @@ from cpvt_backbones.layers.learned_table import (
     stored_grid,
     table_layout,
 )
+from cpvt_backbones.layers.peg import identity_init
 from cpvt_backbones.layers.tokens import Grid
 
-from ..report import CheckpointError, ConversionReport
-from .families import Family, Found
+from ..report import CheckpointError
+from .families import Recognised
+from .renaming import Part, Parts
+
+PEG = r'pos_block(_\d+)?\.'
+_TABLE = re.compile(r'pos_embed\.(grid_)?\d$')
 
 
-def fit_tables(
-    ours: dict[str, Tensor],
-    origin: dict[str, str],
-    model: nn.Module,
-    *,
-    table_grid: Any,
-    report: ConversionReport,
-) -> None:
-    """Fit learned tables to the prefix tokens and the grid of the model.
+@dataclass
+class Fitted:
+    """Weights in the shapes of a model; the other attributes go to the report."""
 
-    Drop them if it has none.
+    parts: Parts
+    dropped: dict[str, str]
+    added: dict[str, str]
+    notes: list[str]
+
+
+def fit(parts: Parts, source: Recognised, model: nn.Module, *, table_grid: Any) -> Fitted:
+    """Fit weights to a model: its learned table, its channels, its patches and its PEGs.
+
+    Args:
+        parts: Weights by this package's names.
+        source: The checkpoint that they are of.
+        model: The model.
+        table_grid: See :func:`convert_state_dict`.
+
+    Raises:
+        CheckpointError: The grid of a table is not known, or not that of ``table_grid``.
+        ValueError: ``table_grid`` is neither a pair nor pairs.
     """
+    wanted = model.state_dict()
+    grids = _known_grids(parts, table_grid)
     encodings = getattr(model, 'position_encodings', ())
-    encoding = next((e for e in encodings if isinstance(e, LearnedTable)), None)
-    known = _known_grids(ours, table_grid, report)
-    for key in [key for key in ours if re.match(r'pos_embed\.(grid_)?\d$', key)]:
-        index = int(key[-1])
-        if encoding is None:
-            del ours[key]
-            report.dropped[origin[key]] = 'the model has no learned table'
-        elif 'grid_' in key:
-            del ours[key]
-        elif (
-            index < len(encoding.grids) and ours[key].dim() == 3
-        ):  # not of a stage that is not built
-            _fit_table(key, ours, origin, model, encoding, known.get(index), report)
-    for index, grid in enumerate(encoding.grids if encoding else ()):
-        if f'pos_embed.{index}' in ours:
-            ours[f'pos_embed.{grid_key(index)}'] = torch.tensor(grid)
+    table = next((one for one in encodings if isinstance(one, LearnedTable)), None)
+    dropped: dict[str, str] = {}
+    notes: list[str] = []
+    if table is not None:
+        parts, notes = _fit_tables(parts, model, table, grids)
+        notes += _resizing(source, table)
+    else:
+        tables = [name for name in parts if _TABLE.match(name)]
+        dropped = {parts[name].keys[0]: 'the model has no learned table' for name in tables}
+        parts = {name: part for name, part in parts.items() if name not in tables}
+    parts, more = _fit_patches(parts, wanted)
+    added, reasons = _additions(parts, wanted, model)
+    return Fitted({**parts, **added}, dropped, reasons, notes + more)
 
 
-def _known_grids(
-    ours: Mapping[str, Tensor], table_grid: Any, report: ConversionReport
-) -> dict[int, Grid]:
+def _additions(
+    parts: Parts, wanted: Mapping[str, Tensor], model: nn.Module
+) -> tuple[dict[str, Part], dict[str, str]]:
+    """What computes nothing in the source: a bias of zero, PEGs that are the identity.
+
+    Returns:
+        The parts, and a description of their values.
+    """
+    added: dict[str, Part] = {}
+    reasons: dict[str, str] = {}
+    bias = 'patch_embed.proj.bias'
+    if 'patch_embed.proj.weight' in parts and bias not in parts:  # CLIP, mmseg
+        zeros = parts['patch_embed.proj.weight'].value.new_zeros(wanted[bias].shape)
+        added[bias] = Part(zeros)
+        reasons[bias] = 'zero: the source embeds patches without a bias'
+    if any(re.match(PEG, name) for name in parts):
+        return added, reasons
+    # An encoding of the user's may have PEGs, under its own name.
+    present = {name.partition('.')[0] for name in parts}
+    for name, value in identity_init(model).items():
+        if name.partition('.')[0] not in present:
+            added[name] = Part(value)
+            reasons[name] = 'the source has no PEG: it starts as the identity'
+    return added, reasons
+
+
+def _fit_tables(
+    parts: Parts, model: nn.Module, table: LearnedTable, grids: Mapping[int, Grid]
+) -> tuple[dict[str, Part], list[str]]:
+    """Fit the table of each stage to the prefix tokens and the grid of the model."""
+    result: dict[str, Part] = {}
+    notes: list[str] = []
+    for name, part in parts.items():
+        if not _TABLE.match(name):
+            result[name] = part
+        elif 'grid_' not in name:
+            result[name] = part
+            index = int(name[-1])
+            if index < len(table.grids) and part.value.dim() == 3:  # of a stage that is built
+                value, more = _fit_table(index, parts, model, table, grids.get(index))
+                result[name] = Part(value, part.keys)
+                notes += more
+    for index, grid in enumerate(table.grids):
+        if f'pos_embed.{index}' in result:
+            name = f'pos_embed.{grid_key(index)}'
+            keys = parts[name].keys if name in parts else ()
+            result[name] = Part(torch.tensor(grid), keys)
+    return result, notes
+
+
+def _known_grids(parts: Parts, table_grid: Any) -> dict[int, Grid]:
     """Grid of each stage's table: that stored in the checkpoint, or the argument."""
     pairs = [] if table_grid is None else list(table_grid)
     if len(pairs) == 2 and all(is_int(side) for side in pairs):
@@ -75,51 +139,47 @@ def _known_grids(
                 f'table_grid must be {accepted}, got {table_grid!r}', argument='table_grid'
             )
         named[index] = (pair[0], pair[1])
-    for key in ours:
+    for key, part in parts.items():
         if match := re.match(r'pos_embed\.grid_(\d)$', key):
             index = int(match[1])
             try:
-                stored = stored_grid(ours[key])
+                stored = stored_grid(part.value)
             except ValueError as error:
-                raise CheckpointError(f'{key}: {error}', report=report) from error
+                raise CheckpointError(f'{key}: {error}') from error
             assert stored is not None
             if named.get(index, stored) != stored:
                 fault = f'the checkpoint stores {show_grid(stored)} for stage {index}'
-                raise CheckpointError(f'table_grid={table_grid!r}, but {fault}', report=report)
+                raise CheckpointError(f'table_grid={table_grid!r}, but {fault}')
             named[index] = stored
     return named
 
 
-def _prefix_entries(
-    ours: Mapping[str, Tensor], origin: Mapping[str, str], *, last_stage: bool
-) -> list[str]:
+def _prefix_entries(parts: Parts) -> list[str]:
     """Prefix tokens that a table of the source may have entries for."""
-    theirs = prefix_tokens(ours)
-    if origin.get('reg_token', '').endswith('register_tokens'):
+    theirs = prefix_tokens({name: part.value for name, part in parts.items()})
+    registers = parts.get('reg_token')
+    if registers is not None and registers.keys[0].endswith('register_tokens'):
         # Meta adds the table before it inserts the registers.
         theirs = [token for token in theirs if not token.startswith('reg_token')]
-    return theirs if last_stage else []  # the class token of a pyramid is in its last stage
+    return theirs
 
 
 def _fit_table(
-    key: str,
-    ours: dict[str, Tensor],
-    origin: Mapping[str, str],
-    model: nn.Module,
-    encoding: LearnedTable,
-    known: Grid | None,
-    report: ConversionReport,
-) -> None:
-    index, table = int(key[-1]), ours[key]
+    index: int, parts: Parts, model: nn.Module, encoding: LearnedTable, known: Grid | None
+) -> tuple[Tensor, list[str]]:
+    """Fit the table of a stage. Return it, and notes for the report."""
+    key = f'pos_embed.{index}'
+    table, origin = parts[key].value, parts[key].keys[0]
     grid, prefix = encoding.grids[index], encoding.num_prefix[index]
     depths: Any = model.depths
-    theirs = _prefix_entries(ours, origin, last_stage=index == len(depths) - 1)
+    # The class token of a pyramid is in its last stage.
+    theirs = _prefix_entries(parts) if index == len(depths) - 1 else []
     mine = prefix_tokens(dict(model.named_parameters(recurse=False)))
     entries = table.shape[1]
     if known and entries - known[0] * known[1] == prefix != len(theirs):
         theirs = mine  # the source lacks a token that its table has an entry for
     # This package's tables have an entry for each prefix token.
-    usual = [len(theirs)] if origin[key].endswith(key) else [len(theirs), 0]
+    usual = [len(theirs)] if origin.endswith(key) else [len(theirs), 0]
     try:
         layout = table_layout(entries, grid, usual, (0, 1, 2), stored=known)
     except ValueError as error:
@@ -129,87 +189,89 @@ def _fit_table(
                 ', and the checkpoint does not say; table_grid=(height, width) names the grid in'
                 ' tokens'
             )
-        raise CheckpointError(f'{origin[key]}: its {error}{advice}', report=report) from error
+        raise CheckpointError(f'{origin}: its {error}{advice}') from error
     if layout is None:
-        return  # no table of patches: reported as a mismatch
+        return table, []  # no table of patches: reported as a mismatch
     skip, old = layout
-    ours[key] = encoding.fit(index, table, skip, old, theirs, mine)
+    notes = []
     if known is None and not old == grid == (grid[0], grid[0]):
         kind = 'a square' if old[0] == old[1] else "the model's grid"
-        report.notes.append(
+        notes.append(
             f'{key}: the checkpoint does not say its grid; {show_grid(old)} is assumed, {kind}'
         )
     kept = len({*theirs[:skip]} & {*mine[:prefix]})
     if skip > kept:
         left = f'{skip - kept} of {entries} entries'
-        report.notes.append(f'{key}: left out {left}, of tokens that the model has not')
+        notes.append(f'{key}: left out {left}, of tokens that the model has not')
     if old != grid:
-        report.notes.append(f'{key}: resized from {show_grid(old)} to {show_grid(grid)} tokens')
+        notes.append(f'{key}: resized from {show_grid(old)} to {show_grid(grid)} tokens')
     if kept < prefix:
         lacking = f'the source has {kept} of {prefix} entries of prefix tokens'
-        report.notes.append(f'{key}: {lacking}; the rest is zero')
+        notes.append(f'{key}: {lacking}; the rest is zero')
+    return encoding.fit(index, table, skip, old, theirs, mine), notes
 
 
-def note_resizing(source: Family, found: Found, model: nn.Module, report: ConversionReport) -> None:
-    """Note another interpolation of the table: the outputs differ at all sizes but the
+def _resizing(source: Recognised, table: LearnedTable) -> list[str]:
+    """A note on another interpolation of the table: the outputs differ at all sizes but the
     table's own.
 
     SAM's authors do not resize theirs, which is stored by rows and columns.
     """
-    if 'pos_embed' in found and found['pos_embed'][1].dim() == 4:
-        return
-    for encoding in getattr(model, 'position_encodings', ()):
-        if not isinstance(encoding, LearnedTable) or source.table is None:
+    stored, theirs = source.weights.get('pos_embed'), source.family.table
+    if theirs is None or (stored is not None and stored[1].dim() == 4):
+        return []
+    differing = [name for name, value in theirs.items() if getattr(table, name) != value]
+    if not differing:
+        return []
+    wanted = ', '.join(f'{name}={theirs[name]!r}' for name in differing)
+    mine = ', '.join(f'{name}={getattr(table, name)!r}' for name in differing)
+    return [f'the source resizes its table with {wanted}, the model with {mine}']
+
+
+def _fit_patches(parts: Parts, wanted: Mapping[str, Tensor]) -> tuple[dict[str, Part], list[str]]:
+    """Fit the patch embedding to the model's channels and, of a column, to its patches."""
+    result, notes = dict(parts), list[str]()
+    for name in ('patch_embed.proj.weight', 'patch_embeds.0.proj.weight'):
+        if name not in parts or name not in wanted:
             continue
-        differing = [
-            name for name, value in source.table.items() if getattr(encoding, name) != value
-        ]
-        if differing:
-            wanted = ', '.join(f'{name}={source.table[name]!r}' for name in differing)
-            mine = ', '.join(f'{name}={getattr(encoding, name)!r}' for name in differing)
-            report.notes.append(
-                f'the source resizes its table with {wanted}, the model with {mine}'
-            )
+        weight = parts[name].value
+        weight, changes = _fit_channels(weight, wanted[name].shape)
+        notes += [f'{name}: {change}' for change in changes]
+        if name == 'patch_embed.proj.weight':
+            weight, changes = _fit_size(weight, wanted[name].shape)
+            notes += [f'{name}: {change}' for change in changes]
+        result[name] = Part(weight, parts[name].keys)
+    return result, notes
 
 
-def fit_patches(
-    ours: dict[str, Tensor], wanted: Mapping[str, Tensor], report: ConversionReport
-) -> None:
-    """Fit the patch embedding to the model's channels and, of a column, to its patches.
+def _fit_size(weight: Tensor, wanted: torch.Size) -> tuple[Tensor, list[str]]:
+    """Fit a patch embedding to another patch size.
 
-    A patch then gives what the source gives for it, resized to the source's size. Of weights for
-    RGB, one channel has the sum of the three; more repeat them, scaled so that their sum stays.
+    A patch then gives what the source gives for it, resized to the source's size.
     """
-    for key in ('patch_embed.proj.weight', 'patch_embeds.0.proj.weight'):
-        _fit_channels(key, ours, wanted, report)
-    key = 'patch_embed.proj.weight'
-    if key not in ours or key not in wanted:
-        return
-    old, new = list(ours[key].shape), list(wanted[key].shape)
-    if len(old) == len(new) == 4 and old[:2] == new[:2] and old != new:
-        patches = torch.eye(new[2] * new[3]).view(-1, 1, *new[2:])
-        resized = F.interpolate(patches, old[2:], mode='bilinear', antialias=True).flatten(1)
-        ours[key] = (ours[key].float().flatten(2) @ resized.T).view(new).to(ours[key].dtype)
-        report.notes.append(
-            f'{key}: fitted to patches of {new[2]} x {new[3]} px, from {old[2]} x {old[3]} px'
-        )
+    old, new = list(weight.shape), list(wanted)
+    if not len(old) == len(new) == 4 or old[:2] != new[:2] or old == new:
+        return weight, []
+    patches = torch.eye(new[2] * new[3]).view(-1, 1, *new[2:])
+    resized = F.interpolate(patches, old[2:], mode='bilinear', antialias=True).flatten(1)
+    fitted = (weight.float().flatten(2) @ resized.T).view(new).to(weight.dtype)
+    change = f'fitted to patches of {new[2]} x {new[3]} px, from {old[2]} x {old[3]} px'
+    return fitted, [change]
 
 
-def _fit_channels(
-    key: str, ours: dict[str, Tensor], wanted: Mapping[str, Tensor], report: ConversionReport
-) -> None:
-    if key not in ours or key not in wanted:
-        return
-    weight, channels = ours[key], wanted[key].shape[1]
-    if weight.dim() != 4 or wanted[key].dim() != 4 or weight.shape[1] != 3 or channels == 3:
-        return
+def _fit_channels(weight: Tensor, wanted: torch.Size) -> tuple[Tensor, list[str]]:
+    """Fit a patch embedding for RGB to another number of channels.
+
+    One channel has the sum of the three. More repeat them, scaled so that their sum stays.
+    """
+    if weight.dim() != 4 or len(wanted) != 4 or weight.shape[1] != 3 or wanted[1] == 3:
+        return weight, []
+    channels = wanted[1]
     if channels == 1:
-        ours[key] = weight.sum(1, keepdim=True)
+        weight = weight.sum(1, keepdim=True)
         change = 'their sum'
     else:
         repeated = weight.repeat(1, math.ceil(channels / 3), 1, 1)[:, :channels]
-        ours[key] = repeated * (3 / channels)
+        weight = repeated * (3 / channels)
         change = f'repeated, times 3 / {channels}'
-    report.notes.append(
-        f'{key}: fitted to {channels} channels, from 3: {change}; train the model on'
-    )
+    return weight, [f'fitted to {channels} channels, from 3: {change}; train the model on']

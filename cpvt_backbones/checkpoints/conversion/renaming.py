@@ -1,115 +1,138 @@
-"""Names of this package for the weights of other packages, split and joined where they differ."""
+"""Step 2, rename: names of this package for the weights of other packages, split and joined where
+they differ.
+"""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..report import CheckpointError, ConversionReport
-from .families import Family, Found
+from ..report import CheckpointError
+from .families import Recognised
 
 
-def rename_weights(
-    source: Family, found: Found, report: ConversionReport
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Map this package's keys to the tensors, and to the checkpoint's keys."""
-    ours: dict[str, Tensor] = {}
-    origin: dict[str, str] = {}
-    for theirs, (old, value) in found.items():
-        for name, part in _split(source.rename(theirs), value, source.layout):
-            if name in ours:
-                raise CheckpointError(
-                    f'there are two keys for {name}: {origin[name]} and {old}', report=report
-                )
-            ours[name], origin[name] = part, old
-    _join_biases(ours, origin, report)
-    _join_projections(ours, origin, report)
-    _name_gated(ours, origin)
-    _split_gated(ours, origin)
-    if 'fc_norm.weight' in ours and 'norm.weight' not in ours:
-        for leaf in ('weight', 'bias'):
-            if f'fc_norm.{leaf}' in ours:
-                ours[f'norm.{leaf}'] = ours.pop(f'fc_norm.{leaf}')
-                origin[f'norm.{leaf}'] = origin.pop(f'fc_norm.{leaf}')
-        report.notes.append(
+class Part(NamedTuple):
+    """A weight, and the keys of the checkpoint that it was made of; none if it was added."""
+
+    value: Tensor
+    keys: tuple[str, ...] = ()
+
+
+Parts = Mapping[str, Part]  # by this package's names
+
+
+@dataclass
+class Renamed:
+    """Weights by this package's names; the other attributes go to the report."""
+
+    parts: Parts
+    pairs: list[tuple[str, str]]  # key of the checkpoint and name, where they differ
+    dropped: dict[str, str]
+    notes: list[str]
+
+
+def rename(source: Recognised) -> Renamed:
+    """Return the weights by this package's names.
+
+    Raises:
+        CheckpointError: Two keys have one name.
+    """
+    parts: dict[str, Part] = {}
+    for theirs, (old, value) in source.weights.items():
+        for name, part in _split(source.family.rename(theirs), value, source.family.layout):
+            if name in parts:
+                first = parts[name].keys[0]
+                raise CheckpointError(f'there are two keys for {name}: {first} and {old}')
+            parts[name] = Part(part, (old,))
+    parts, dropped = _join_biases(parts)
+    parts = _join_projections(parts)
+    parts = _split_gated(parts)
+    notes = []
+    if 'fc_norm.weight' in parts and 'norm.weight' not in parts:
+        parts = {re.sub(r'^fc_norm\.', 'norm.', name): part for name, part in parts.items()}
+        notes.append(
             'the source averages tokens and normalises the mean; this package does the reverse'
         )
-    stripped = {old: theirs for theirs, (old, _) in found.items()}
-    report.renamed += [(old, key) for key, old in origin.items() if stripped[old] != key]
-    return ours, origin
+    stripped = {old: theirs for theirs, (old, _) in source.weights.items()}
+    pairs = [(old, name) for name, part in parts.items() for old in part.keys]
+    return Renamed(
+        parts, [(old, new) for old, new in pairs if stripped[old] != new], dropped, notes
+    )
 
 
-def is_eva02(origin: Mapping[str, str]) -> bool:
-    """Whether keys are those of EVA-02-Ti or -S, whose rotary encoding has no key.
-
-    Args:
-        origin: This package's names to the checkpoint's.
-    """
-    bias = origin.get('blocks.0.attn.qkv.bias', '')
-    gate = origin.get('blocks.0.mlp.fc1_g.weight', '')
-    return bias.endswith('.q_bias') and gate.endswith('.fc1.weight')
+def is_eva02(parts: Parts) -> bool:
+    """Whether weights are those of EVA-02-Ti or -S, whose rotary encoding has no key."""
+    bias = parts.get('blocks.0.attn.qkv.bias')
+    gate = parts.get('blocks.0.mlp.fc1_g.weight')
+    if bias is None or gate is None:
+        return False
+    return bias.keys[0].endswith('.q_bias') and gate.keys[0].endswith('.fc1.weight')
 
 
-def _join_biases(ours: dict[str, Tensor], origin: dict[str, str], report: ConversionReport) -> None:
+def _join_biases(parts: Parts) -> tuple[dict[str, Part], dict[str, str]]:
     """Make ``qkv.bias`` of the biases of queries and values (BEiT, EVA, DINOv3), with none
-    on keys.
+    on keys. Return the weights, and the keys that were applied to others.
     """
-    for key in [key for key in ours if re.search(r'\.attn\.(v_bias|qkv\.bias_mask)$', key)]:
-        stem = key[: key.index('attn.') + 5]
-        if f'{stem}q_bias' in ours:
-            query, value = ours.pop(f'{stem}q_bias'), ours.pop(key)
-            report.renamed.append((origin.pop(key), f'{stem}qkv.bias'))
-            origin[f'{stem}qkv.bias'] = origin.pop(f'{stem}q_bias')
-            ours[f'{stem}qkv.bias'] = torch.cat((query, torch.zeros_like(query), value))
-        elif f'{stem}qkv.bias' in ours:
-            del ours[key]
-            report.dropped[origin.pop(key)] = 'applied to the bias: that of keys is zero'
-            query, _, value = ours[f'{stem}qkv.bias'].chunk(3)
-            ours[f'{stem}qkv.bias'] = torch.cat((query, torch.zeros_like(query), value))
-
-
-def _join_projections(
-    ours: dict[str, Tensor], origin: dict[str, str], report: ConversionReport
-) -> None:
-    """Make ``qkv`` of separate projections; a bias that one of them lacks is zero."""
-    for first in [key for key in ours if re.search(r'\.attn\.q_proj\.(weight|bias)$', key)]:
-        names = [first.replace('.q_proj.', f'.{part}_proj.') for part in 'qkv']
-        joined = first.replace('.q_proj.', '.qkv.')
-        if not first.endswith('bias') and not all(name in ours for name in names):
-            continue  # refused as an unknown part of a block
-        zero = torch.zeros_like(ours[first])
-        ours[joined] = torch.cat([ours.pop(name, zero) for name in names])
-        old = [origin.pop(name) for name in names if name in origin]
-        origin[joined] = old[0]
-        report.renamed += [(name, joined) for name in old[1:]]
-
-
-def _name_gated(ours: dict[str, Tensor], origin: dict[str, str]) -> None:
-    """Name ``up_proj``: the second input of a gated MLP, or the only one."""
-    for key in [key for key in ours if '.mlp.up_proj.' in key]:
-        gated = key.replace('.up_proj.', '.fc1_g.') in ours
-        name = key.replace('.up_proj.', '.fc1_x.' if gated else '.fc1.')
-        ours[name], origin[name] = ours.pop(key), origin.pop(key)
-
-
-def _split_gated(ours: dict[str, Tensor], origin: dict[str, str]) -> None:
-    """Split the first layer of a gated MLP that is twice as wide as its second (EVA-02, DINOv2-g):
-    the gate, then the other input. All public ones are SwiGLU.
-    """
-    for first in [key for key in ours if key.endswith('.mlp.fc1.weight')]:
-        stem = first.removesuffix('fc1.weight')
-        second = ours.get(f'{stem}fc2.weight')
-        if second is None or second.dim() != 2 or len(ours[first]) != 2 * second.shape[1]:
+    result, dropped = dict(parts), dict[str, str]()
+    for name in parts:
+        match = re.match(r'(.*\.attn\.)(?:v_bias|qkv\.bias_mask)$', name)
+        if not match:
             continue
-        for key in (first, f'{stem}fc1.bias'):
-            if key in ours:
-                gate, other = ours.pop(key).chunk(2)
-                ours[key.replace('.fc1.', '.fc1_g.')] = gate
-                ours[key.replace('.fc1.', '.fc1_x.')] = other
-                old = origin.pop(key)
-                origin[key.replace('.fc1.', '.fc1_g.')] = old
-                origin[key.replace('.fc1.', '.fc1_x.')] = old
+        query_name, joined = f'{match[1]}q_bias', f'{match[1]}qkv.bias'
+        if query_name in result:
+            query, value = result.pop(query_name), result.pop(name)
+            bias = torch.cat((query.value, torch.zeros_like(query.value), value.value))
+            result[joined] = Part(bias, query.keys + value.keys)
+        elif joined in result:
+            dropped[result.pop(name).keys[0]] = 'applied to the bias: that of keys is zero'
+            first, _, last = result[joined].value.chunk(3)
+            bias = torch.cat((first, torch.zeros_like(first), last))
+            result[joined] = Part(bias, result[joined].keys)
+    return result, dropped
+
+
+def _join_projections(parts: Parts) -> dict[str, Part]:
+    """Make ``qkv`` of separate projections; a bias that one of them lacks is zero."""
+    result = dict(parts)
+    for first in parts:
+        if not re.search(r'\.attn\.q_proj\.(weight|bias)$', first):
+            continue
+        names = [first.replace('.q_proj.', f'.{part}_proj.') for part in 'qkv']
+        if not first.endswith('bias') and not all(name in parts for name in names):
+            continue  # refused as an unknown part of a block
+        zero = Part(torch.zeros_like(parts[first].value))
+        three = [result.pop(name, zero) for name in names]
+        keys = tuple(key for part in three for key in part.keys)
+        joined = torch.cat([part.value for part in three])
+        result[first.replace('.q_proj.', '.qkv.')] = Part(joined, keys)
+    return result
+
+
+def _split_gated(parts: Parts) -> dict[str, Part]:
+    """Name the inputs of gated MLPs.
+
+    ``up_proj`` is the second input of a gated MLP, or the only one. A first layer that is twice as
+    wide as its second (EVA-02, DINOv2-g) has the gate, then the other input. All public ones are
+    SwiGLU.
+    """
+    result = {}
+    for name, part in parts.items():
+        stem, _, leaf = name.rpartition('.mlp.fc1.')
+        wide = parts.get(f'{stem}.mlp.fc1.weight') if leaf in ('weight', 'bias') else None
+        second = parts.get(f'{stem}.mlp.fc2.weight')
+        if '.mlp.up_proj.' in name:
+            is_gated = name.replace('.up_proj.', '.fc1_g.') in parts
+            result[name.replace('.up_proj.', '.fc1_x.' if is_gated else '.fc1.')] = part
+        elif wide and second and second.value.shape[1:] == (len(wide.value) / 2,):
+            gate, other = part.value.chunk(2)
+            result[f'{stem}.mlp.fc1_g.{leaf}'] = Part(gate, part.keys)
+            result[f'{stem}.mlp.fc1_x.{leaf}'] = Part(other, part.keys)
+        else:
+            result[name] = part
+    return result
 
 
 def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:

@@ -12,10 +12,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from cpvt_backbones.checks import check_path
-from cpvt_backbones.weights import sha256_of, shipped_file, shipped_weights, similar_names
+from cpvt_backbones.weights import (
+    hash_in_name,
+    sha256_of,
+    shipped_file,
+    shipped_weights,
+    similar_names,
+)
 
 from ..report import CheckpointError, shorten
-from .sources import ACCEPTED, INDEX, WEIGHTS, fetch, hash_in_name, shards_of
+from .sources import ACCEPTED, INDEX, WEIGHTS, fetch, shards_of
 from .unpickle import read_pickled
 
 POINTER = 'last_checkpoint'

@@ -16,6 +16,7 @@ import torch
 from mmengine.logging import print_log
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.weights import hash_in_name
 
 from ..report import CheckpointError
 from .json_files import read_json
@@ -37,9 +38,6 @@ ACCEPTED = (
 )
 _TIMEOUT = 30.0  # seconds without a byte
 _FRAGMENT = re.compile('sha256=([0-9a-f]{64})')
-# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a
-# date.
-_NAMED_HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
 
 
 def fetch(checkpoint: str) -> Path:
@@ -99,14 +97,6 @@ def _unreachable(source: str, error: Exception, file: Path) -> CheckpointError:
     advice = f'without a network, put the file at {str(file)!r}'
     source = repr(source)[1:-1]  # one line
     return CheckpointError(f'checkpoint: {source} could not be fetched ({reason}); {advice}')
-
-
-def hash_in_name(stem: str) -> str:
-    """SHA-256 in a file name without its suffix: 64 or 8 hexadecimal digits after a hyphen; ''
-    without one.
-    """
-    match = _NAMED_HASH.fullmatch(stem)
-    return match[1] if match else ''
 
 
 def _fetch_address(address: str) -> Path:
