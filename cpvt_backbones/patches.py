@@ -4,12 +4,13 @@
 | --- | --- |
 | ``sys.meta_path``: a finder, last | mmdet and mmseg do not import without mmcv's operators |
 | ``CheckpointLoader._schemes`` | mmengine reopens refused checkpoints; loading may run code |
+| ``load_state_dict`` of mmengine | ``init_model`` leaves a trunk random, with a warning |
 | ``Config._get_cfg_path`` | ``_base_ = 'cpvt_backbones::...'`` finds no detector or no file |
 | ``sys.meta_path``: a finder, first | beside transformers 5, no toolbox imports |
 | ``MODULE2PACKAGE['mmseg']`` | ``_base_ = 'mmseg::...'`` fails with the maintained fork |
 
 The last finder serves mmcv's operators, such as NMS and RoIAlign, where mmcv has none of its own.
-mmengine retries a refused checkpoint with ``weights_only=False``. Without the third change, types
+mmengine retries a refused checkpoint with ``weights_only=False``. Without the fourth change, types
 of our configs resolve in a registry ``cpvt_backbones``, which knows no detector, and a clone that
 is not installed has no configs. The first finder is there beside transformers 5 only: mmpretrain
 fails with "NoneType takes no arguments", and with it mmdet and mmseg.
@@ -22,6 +23,7 @@ import importlib.util
 import os
 import sys
 import warnings
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import PackageNotFoundError, version
@@ -32,11 +34,12 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import CheckpointLoader
+from mmengine.runner import checkpoint as mmengine_checkpoint
 from mmengine.utils import is_installed
 
 from cpvt_backbones.errors import InputError
 
-from .checkpoints.mmengine_loader import SCHEMES, load_from_cpvt_backbones
+from .checkpoints.mmengine_loader import SCHEMES, load_from_cpvt_backbones, load_state_dict_whole
 from .weights import repository_file
 
 OPERATORS_VARIABLE = 'CPVT_MMCV_OPERATORS'
@@ -47,6 +50,7 @@ def apply() -> None:
     """Make all the changes; ``import cpvt_backbones`` calls it once."""
     provide_operators()
     replace_loader()
+    refuse_random_parts()
     find_own_configs()
     leave_out_multimodal()
     find_mmseg(MODULE2PACKAGE)
@@ -99,6 +103,17 @@ def provide_operators() -> None:
 def replace_loader() -> None:
     """Let mmengine open checkpoints by :func:`load_from_cpvt_backbones`, which runs nothing."""
     CheckpointLoader.register_scheme(SCHEMES, load_from_cpvt_backbones, force=True)
+
+
+def refuse_random_parts() -> None:
+    """Let mmengine load whole models by :func:`load_state_dict_whole`.
+
+    mmengine's loader calls the function by its name in its module, and so do the toolboxes'
+    inferencers through it.
+    """
+    load = mmengine_checkpoint.load_state_dict
+    if not isinstance(load, partial):  # not called before
+        mmengine_checkpoint.load_state_dict = partial(load_state_dict_whole, load)
 
 
 def find_own_configs() -> None:

@@ -20,6 +20,7 @@ from .conversion.families import known_to_differ, stored_weights
 from .described import describe
 from .reading.files import read_checkpoint
 from .report import CheckpointError, ConversionReport, shorten
+from .whole import fit_whole_model, missing_weights
 
 
 def load_checkpoint(
@@ -127,8 +128,8 @@ def load_weights(
 ) -> dict[str, Any]:
     """Load a checkpoint into the whole model that it was saved from.
 
-    mmengine's loader only logs weights that do not fit, and leaves the model's random ones. This
-    function raises an error.
+    The trunk may have the names of another package, see :func:`fit_whole_model`. Weights that do
+    not fit are an error.
 
     Args:
         model: Detector, segmentor, classifier or a part of one, alone or in a wrapper that
@@ -161,7 +162,7 @@ def load_weights(
     wanted = model.state_dict()
     content = read_checkpoint(checkpoint)
     with naming_file(checkpoint):
-        weights = weights_in(content, prefix)
+        weights = fit_whole_model(weights_in(content, prefix), model)
         others = [
             key
             for key, value in weights.items()
@@ -175,19 +176,43 @@ def load_weights(
             )
             raise CheckpointError(f'it does not fit the model: {fault}')
         check_values(weights, wanted)
-        missing, unexpected = model.load_state_dict(weights, strict=False)
-        fault, keys, total = (
-            ('it lacks', missing, wanted) if missing else ('the model lacks', unexpected, weights)
-        )
-        if missing or (strict and unexpected):
-            fault = f'{fault} {len(keys)} of {len(total)} weights: {shorten(keys)}'
-            if shipped := shipped_weights().get(str(checkpoint)):
-                fault += f'; these are weights of: {shipped.about}'
-            raise CheckpointError(f'it does not fit the model: {fault}')
+        with missing_weights(model) as missing:
+            unexpected = model.load_state_dict(weights, strict=False).unexpected_keys
+        about = shipped_weights().get(str(checkpoint))
+        refuse_missing(missing, weights, model, about=about.about if about else '')
+        if strict and unexpected:
+            fault = f'{len(unexpected)} of {len(weights)} weights: {shorten(unexpected)}'
+            raise CheckpointError(f'it does not fit the model: the model lacks {fault}')
         meta = stored_meta(content, checkpoint)
         if difference := class_difference(classes_of(meta), classes):
             raise CheckpointError(f'{difference}; {SAME_CLASSES}')
     return meta
+
+
+def refuse_missing(
+    missing: list[str], weights: Mapping[str, Tensor], model: nn.Module, *, about: str = ''
+) -> None:
+    """Refuse weights that leave a part of the model random.
+
+    Args:
+        missing: Weights of the model that were not loaded.
+        weights: The weights.
+        model: The model.
+        about: Description of the weights, if it is known.
+
+    Raises:
+        CheckpointError: ``missing`` is not empty.
+    """
+    if not missing:
+        return
+    wanted = model.state_dict()
+    fault = f'it lacks {len(missing)} of {len(wanted)} weights: {shorten(missing)}'
+    foreign = [key for key in weights if key not in wanted]
+    if foreign:
+        fault += f'; the model lacks {len(foreign)} of its weights: {shorten(foreign)}'
+    if about:
+        fault += f'; these are weights of: {about}'
+    raise CheckpointError(f'it does not fit the model: {fault}')
 
 
 def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:

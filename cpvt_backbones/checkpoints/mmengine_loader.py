@@ -1,6 +1,7 @@
 """What mmengine opens and loads: ``load_from``, ``resume``, the toolboxes' inferencers."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from os import PathLike
 from pathlib import Path
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 from .classes import SAME_CLASSES, class_difference, classes_of, stored_meta
 from .conversion.convert import check_values
 from .conversion.families import stored_weights
-from .loading import naming_file, unwrap, weights_in
+from .loading import naming_file, refuse_missing, unwrap, weights_in
 from .reading.files import read_checkpoint
 from .report import CheckpointError, shorten
+from .whole import check_kind, find_trunks, fit_whole_model, missing_weights
 
+_FILE = 'cpvt_backbones.file'  # in the metadata of a state dict: where it was read
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {
     **dict.fromkeys(('modelzoo', 'torchvision'), model_zoo.get_torchvision_models),
     **dict.fromkeys(('open-mmlab', 'openmmlab'), model_zoo.get_external_models),
@@ -70,7 +73,58 @@ def load_from_cpvt_backbones(filename: str, map_location: Any = None) -> dict[st
         content = dict(state_dict=content, meta=stored_meta({}, filename))
     if scheme == 'mmcls':  # the backbone of a classifier
         return dict(state_dict=weights_in(content, 'backbone.'))
+    if isinstance(content.get('state_dict'), dict):
+        content['state_dict'] = _with_file(content['state_dict'], filename)
+        content.setdefault('meta', {})  # mmseg's init_model fails without it
     return content
+
+
+def _with_file(weights: Mapping[str, Any], filename: str) -> dict[str, Any]:
+    """Note the file in torch's metadata of a state dict, which mmengine keeps, for messages."""
+    noted: Any = OrderedDict(weights)
+    noted._metadata = OrderedDict(getattr(weights, '_metadata', {}))
+    noted._metadata[_FILE] = dict(name=filename)
+    return noted
+
+
+def load_state_dict_whole(
+    load: Callable[..., None],
+    module: nn.Module,
+    state_dict: Mapping[str, Any],
+    strict: bool = False,
+    logger: Any = None,
+) -> None:
+    """mmengine's ``load_state_dict``, which leaves no part of a model random.
+
+    mmengine loads what has the right names and shapes, and logs the rest. Every function of the
+    toolboxes that opens a model calls this: ``init_detector``, ``init_model``, ``get_model``, the
+    inferencers, ``load_from``. In a model with a backbone of this package, the trunk is converted
+    (:func:`fit_whole_model`), and weights that are missing or have other shapes are refused. Any
+    other model is loaded as mmengine does.
+
+    Args:
+        load: mmengine's own function.
+        module: As there.
+        state_dict: As there.
+        strict: As there.
+        logger: As there.
+
+    Raises:
+        CheckpointError: The weights do not fit a model with a backbone of this package.
+    """
+    if not find_trunks(module):
+        load(module, state_dict, strict, logger)
+        return
+    model = unwrap(module)
+    metadata = getattr(state_dict, '_metadata', {})
+    with naming_file(metadata.get(_FILE, {}).get('name', 'state_dict')):
+        found = weights_in(dict(state_dict))
+        weights: Any = OrderedDict(fit_whole_model(found, model))
+        weights._metadata = metadata
+        _check_shapes(weights, model.state_dict(), replaced=())
+        with missing_weights(model) as missing:
+            load(module, weights, strict, logger)
+        refuse_missing(missing, weights, model)
 
 
 def check_loaded(
@@ -101,13 +155,17 @@ def check_loaded(
             that are NaN, infinite or integers. Or, without ``other_classes``, it has other classes
             or another order.
     """
+    model = unwrap(model)
     with naming_file(checkpoint):
-        weights, wanted = weights_in(content), unwrap(model).state_dict()
+        found = weights_in(content)
+        weights, wanted = fit_whole_model(found, model), model.state_dict()
+        if weights is not found:
+            content['state_dict'] = _with_file(weights, str(checkpoint))
         if not weights.keys() & wanted.keys():
             raise CheckpointError(
                 f'no weight of the model is in it; it has {shorten(list(weights))}'
             )
-        _check_kind(weights, wanted)
+        check_kind(weights, wanted)
         difference = class_difference(classes_of(stored_meta(content, checkpoint)), classes)
         if difference and not other_classes:
             raise CheckpointError(f'{difference}; {SAME_CLASSES}')
@@ -130,22 +188,6 @@ def check_loaded(
             print_log(
                 f'load {checkpoint}: {reason}, so {layers} starts from random weights', 'current'
             )
-
-
-def _check_kind(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Refuse weights if both they and the model have parts that the other lacks."""
-    theirs = {key.partition('.')[0] for key in weights}
-    ours = {key.partition('.')[0] for key in wanted}
-    if theirs <= ours or ours <= theirs:
-        return
-    parts = (
-        f'it has {", ".join(sorted(theirs - ours))}, the model {", ".join(sorted(ours - theirs))}'
-    )
-    advice = (
-        "a backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=...,"
-        " prefix='backbone.')"
-    )
-    raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
 
 
 def _class_layers(

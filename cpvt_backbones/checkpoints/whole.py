@@ -1,0 +1,246 @@
+"""Weights of a whole model of another package, for a model with a backbone of this package.
+
+A published model has its trunk under the names of another package, and its neck and heads under the
+names that the toolboxes still have. The trunk is converted under its prefix, such as ``backbone.``;
+everything else is taken by name. The result computes what the published model computes, so that a
+part of the trunk that the model lacks is refused here, unlike by :func:`convert_state_dict`, which
+serves pretraining.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from mmengine.logging import print_log
+from torch import Tensor, nn
+
+from .conversion.convert import convert_state_dict
+from .report import CheckpointError, ConversionReport, shorten
+
+# Prefixes in front of all keys of a whole model.
+_WRAPPERS = ('module.', 'model.', '_orig_mod.')
+# Names of the last layer of a classifier: mmpretrain's, timm's, torchvision's and transformers'.
+_HEADS = ('head.fc', 'head.layers.head', 'head', 'fc', 'classifier', 'cls_classifier')
+# Names of the second layer of a distilled DeiT.
+_DISTILLED_HEADS = ('head.layers.head_dist', 'head_dist', 'distillation_classifier')
+# Heads that only a training uses.
+_TRAINING_ONLY = 'auxiliary'
+# Parts of a file of a classifier that no output needs.
+_NOT_USED = (
+    'no tensor',
+    'computed by the formula',
+    'of masked pretraining',
+    'decoder of masked pretraining',
+    'of a block or stage that no output needs (out_indices)',
+)
+# Parts that the dense models of PVT's and Twins' authors store and do not call.
+_NOT_CALLED = ('the model does not normalise its last block', 'the model has no class token')
+
+
+def find_trunks(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the backbones of this package in a model, by their names in it; '' for itself."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if hasattr(module, 'position_encodings') and getattr(module, 'depths', None) is not None
+    }
+
+
+def fit_whole_model(weights: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:
+    """Give weights of a whole model the names of a model with a backbone of this package.
+
+    Args:
+        weights: Weights by name.
+        model: The model that they are for; not changed.
+
+    Returns:
+        Weights by the names of ``model``. ``weights`` itself if its names are those of the model,
+        or if the model has no backbone of this package.
+
+    Raises:
+        CheckpointError: The trunk is of another architecture, or has a part that changes the
+            outputs and that the model lacks. Or the file has other layers besides the trunk.
+    """
+    trunks = find_trunks(model)
+    if not trunks:
+        return weights
+    wanted = model.state_dict()
+    weights = _without_wrapper(weights, wanted)
+    for name, trunk in trunks.items():
+        prefix = f'{name}.' if name else ''
+        if _has_own_names(weights, wanted, prefix):
+            continue
+        if not prefix:
+            weights, report = convert_state_dict(weights, trunk)
+            print_log(str(report), 'current')
+        elif any(key.startswith(prefix) for key in weights):
+            weights = _fit_part(weights, wanted, prefix, trunk)
+        elif not weights.keys() & wanted.keys() and _find(_HEADS, wanted):
+            weights = _fit_classifier(weights, wanted, prefix, trunk)
+    return _rename_heads(weights, wanted)
+
+
+@contextmanager
+def missing_weights(model: nn.Module) -> Iterator[list[str]]:
+    """Context in which ``model`` is loaded; yields the list of weights that were not loaded.
+
+    Hooks of modules may rename and add weights as they are loaded, so that the keys alone do not
+    tell. Counters of batch normalisation are no weights.
+    """
+    missing: list[str] = []
+
+    def note(_: nn.Module, keys: Any) -> None:
+        found = (key for key in keys.missing_keys if not key.endswith('num_batches_tracked'))
+        missing.extend(found)
+
+    handle = model.register_load_state_dict_post_hook(note)
+    try:
+        yield missing
+    finally:
+        handle.remove()
+
+
+def check_kind(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse weights if both they and the model have parts that the other lacks.
+
+    Raises:
+        CheckpointError: Names the parts.
+    """
+    theirs = {key.partition('.')[0] for key in weights}
+    ours = {key.partition('.')[0] for key in wanted}
+    if theirs <= ours or ours <= theirs:
+        return
+    parts = (
+        f'it has {", ".join(sorted(theirs - ours))}, the model {", ".join(sorted(ours - theirs))}'
+    )
+    advice = (
+        "a backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=...,"
+        " prefix='backbone.')"
+    )
+    raise CheckpointError(f'it is of another kind of model: {parts}; {advice}')
+
+
+def _without_wrapper(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
+) -> Mapping[str, Tensor]:
+    """Remove a prefix that all keys have and none of the model's."""
+    for wrapper in _WRAPPERS:
+        all_have_it = all(key.startswith(wrapper) for key in weights)
+        if weights and all_have_it and not any(key.startswith(wrapper) for key in wanted):
+            stripped = {key.removeprefix(wrapper): value for key, value in weights.items()}
+            return _without_wrapper(stripped, wanted)
+    return weights
+
+
+def _has_own_names(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], prefix: str
+) -> bool:
+    """Whether a trunk is there under the names of the model: all of it, or nothing else."""
+    filled_in = re.compile(r'\.num_batches_tracked$|pos_embed\.grid_\d$')
+    ours = {key for key in wanted if key.startswith(prefix) and not filled_in.search(key)}
+    theirs = {key for key in weights if key.startswith(prefix)}
+    return ours <= theirs or (bool(theirs) and theirs <= wanted.keys())
+
+
+def _fit_part(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], prefix: str, trunk: nn.Module
+) -> dict[str, Tensor]:
+    """Convert the trunk under ``prefix``, and keep the rest by name."""
+    part = {key.removeprefix(prefix): v for key, v in weights.items() if key.startswith(prefix)}
+    rest = {key: value for key, value in weights.items() if not key.startswith(prefix)}
+    converted, report = convert_state_dict(part, trunk)
+    is_classifier = bool(_find(_HEADS, wanted))
+    is_pyramid = not hasattr(trunk, 'depth')
+    _refuse_other_outputs(report, but=_NOT_CALLED if is_pyramid and not is_classifier else ())
+    return _join(converted, prefix, rest, wanted, report)
+
+
+def _fit_classifier(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], prefix: str, trunk: nn.Module
+) -> dict[str, Tensor]:
+    """Convert a classifier of timm, transformers or a trunk's authors, with its last layer."""
+    converted, report = convert_state_dict(weights, trunk)
+    _refuse_other_outputs(report)
+    rest = {key: weights[key] for key, reason in report.dropped.items() if reason not in _NOT_USED}
+    return _join(converted, prefix, rest, wanted, report)
+
+
+def _join(
+    converted: Mapping[str, Tensor],
+    prefix: str,
+    rest: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    report: ConversionReport,
+) -> dict[str, Tensor]:
+    """Put the trunk and the rest together.
+
+    Raises:
+        CheckpointError: The model lacks a part of the rest.
+    """
+    kept = set(rest)
+    rest = _rename_heads(rest, wanted)
+    joined = {**{f'{prefix}{key}': value for key, value in converted.items()}, **rest}
+    check_kind(joined, wanted)
+    foreign = []
+    for key in rest:
+        if key not in wanted and not key.endswith('.num_batches_tracked'):
+            if not key.startswith(_TRAINING_ONLY):
+                foreign.append(key)
+    if foreign:
+        raise CheckpointError(
+            f'it does not fit the model, which lacks {len(foreign)} of its weights:'
+            f' {shorten(foreign)}',
+            report=report,
+        )
+    for key in list(report.dropped):
+        if key in kept:
+            del report.dropped[key]
+    print_log(str(report), 'current')
+    return joined
+
+
+def _find(names: tuple[str, ...], weights: Mapping[str, Tensor]) -> str:
+    """The first of the names that is a layer of ``weights``; '' without one."""
+    return next((name for name in names if f'{name}.weight' in weights), '')
+
+
+def _rename_heads(rest: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Give the last layers of a classifier the model's names of them."""
+    renamed = dict(rest)
+    for names in (_HEADS, _DISTILLED_HEADS):
+        theirs, ours = _find(names, rest), _find(names, wanted)
+        if not theirs or not ours or f'{ours}.weight' in rest:
+            continue
+        for leaf in ('weight', 'bias'):
+            if f'{theirs}.{leaf}' in rest:
+                renamed[f'{ours}.{leaf}'] = renamed.pop(f'{theirs}.{leaf}')
+    return rest if renamed.keys() == rest.keys() else renamed
+
+
+def _refuse_other_outputs(report: ConversionReport, *, but: Collection[str] = ()) -> None:
+    """Refuse a conversion after which the trunk computes something else than its source.
+
+    Args:
+        report: Of the conversion.
+        but: Reasons to drop a part that change no output.
+    """
+    faults = [
+        f'{key}: {reason}'
+        for key, reason in report.dropped.items()
+        if reason.startswith('the model') and reason not in but
+    ]
+    faults += [
+        f'{key}: {reason}'
+        for key, reason in report.added.items()
+        if reason.startswith('the source has no PEG')
+    ]
+    faults += [note for note in report.notes if note.startswith('the source averages tokens')]
+    if faults:
+        more = f' (and {len(faults) - 1} more)' if len(faults) > 1 else ''
+        advice = "the backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=...)"
+        raise CheckpointError(
+            f'it does not fit the model, which computes something else: {faults[0]}{more};'
+            f' {advice}',
+            report=report,
+        )
