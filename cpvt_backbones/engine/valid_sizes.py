@@ -1,11 +1,16 @@
 """What a data preprocessor needs to pass the size of each image of a padded batch."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from cpvt_backbones.errors import InputError
+
+from .labels import Classes, check_labels, classes_of_head
 
 
 class ValidSizes:
@@ -28,6 +33,8 @@ class ValidSizes:
       padded size to ``img_shape`` needs the class attribute ``img_shape_means_resized = False``.
       Then only a batch that is smaller than an image is noticed.
     - It sets ``result['inputs'].valid_sizes``, a list of (height, width).
+    - In training it compares the labels, before they go to the GPU, with the classes of the head of
+      the model that it is part of.
 
     Examples:
         A custom data preprocessor. In a config, it is
@@ -60,6 +67,13 @@ class ValidSizes:
     # False: the other base class changes the img_shape of a sample when it pads the image, too.
     img_shape_means_resized = True
 
+    _model: 'weakref.ref[nn.Module] | None' = None  # that this is part of
+    _classes: Classes | None = None  # of its head, once a batch was seen
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state without the reference to the model, which cannot be pickled or copied."""
+        return {key: value for key, value in vars(self).items() if key != '_model'}
+
     def forward(self, data: Any, training: bool = False) -> Any:
         """Preprocess as the other base class does, and set ``valid_sizes``.
 
@@ -72,10 +86,12 @@ class ValidSizes:
             The result of the other base class, with the attribute ``valid_sizes`` on ``inputs``.
 
         Raises:
-            ValueError: ``batch_augments`` resized the batch, or the images have another number of
-                channels than ``mean`` has values.
+            ValueError: ``batch_augments`` resized the batch, the images have another number of
+                channels than ``mean`` has values, or, in training, a label is no class.
         """
         self._check_channels(data['inputs'])
+        if training:
+            self._check_labels(data.get('data_samples') or ())
         sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
         shapes = _img_shapes(data)
         result = self._preprocess(data, training)
@@ -92,6 +108,13 @@ class ValidSizes:
     def _preprocess(self, data: Any, training: bool) -> Any:
         return super().forward(data, training)  # type: ignore[misc]
 
+    def _check_labels(self, samples: Sequence[Any]) -> None:
+        if self._classes is None:
+            model = self._model() if self._model is not None else None
+            self._classes = classes_of_head(model) if model is not None else None
+        if self._classes is not None:
+            check_labels(samples, self._classes)
+
     def _check_channels(self, images: Any) -> None:
         """Raise ``ValueError`` for images with another number of channels than ``mean``."""
         mean = getattr(self, 'mean', None)
@@ -102,6 +125,15 @@ class ValidSizes:
             raise InputError(
                 f'data_preprocessor: mean has {wanted} values, the images have {channels} channels'
             )
+
+
+def _introduce(model: nn.Module, name: str, part: Any) -> None:
+    if isinstance(part, ValidSizes):
+        part._model = weakref.ref(model)
+
+
+# A module does not know the one that it is part of. The head of that one counts the classes.
+register_module_module_registration_hook(_introduce)
 
 
 class AnyChannels(ValidSizes):

@@ -2,11 +2,16 @@
 and segmentor.
 """
 
+import copy
+import pickle
+
 import pytest
 import torch
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, init_default_scope
-from tiny import COLUMN, build, retinanet, semantic_fpn
+from tiny import COLUMN, build, image_classifier, retinanet, semantic_fpn
+
+from cpvt_backbones.engine.labels import Classes, check_labels
 
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[50.0, 60.0, 70.0])
 BACKBONE = dict(type='MultiScaleCPVT', arch=COLUMN)
@@ -147,3 +152,85 @@ def test_a_batch_that_was_enlarged_is_refused():
         else:
             with pytest.raises(ValueError, match='batch_augments'):
                 preprocessor(second, training=True)
+
+
+def classifier(preprocessor):
+    pytest.importorskip('mmpretrain')
+    data_preprocessor = dict(_delete_=True, type=preprocessor, **PIXELS)
+    backbone = dict(type='CPVT', arch=COLUMN, out_type='avg_featmap')
+    return build(image_classifier(backbone, data_preprocessor=data_preprocessor))
+
+
+def labelled(make, labels):
+    """A model and a batch, of which the second image has the labels."""
+    name, model_of = {
+        'mmdet': ('ValidSizesDetDataPreprocessor', detector),
+        'mmseg': ('ValidSizesSegDataPreProcessor', segmentor),
+        'mmpretrain': ('ValidSizesClsDataPreprocessor', classifier),
+    }[make]
+    model = model_of(name)
+    if make == 'mmpretrain':
+        from mmpretrain.structures import DataSample
+
+        data = dict(inputs=pictures(), data_samples=[DataSample(), DataSample()])
+        for sample in data['data_samples']:
+            sample.set_gt_label(0)
+        data['data_samples'][1].set_gt_label(labels)
+    elif make == 'mmdet':
+        from mmengine.structures import InstanceData
+
+        data = batch(make, pictures())
+        for sample in data['data_samples']:
+            sample.gt_instances = InstanceData(labels=torch.zeros(2, dtype=torch.long))
+        data['data_samples'][1].gt_instances.labels = torch.tensor([0, labels])
+    else:
+        data = batch(make, pictures())
+        data['data_samples'][1].gt_sem_seg.data[0, 3:5, 7] = labels
+    data['data_samples'][1].set_metainfo(dict(img_path='photos/7.png'))
+    return model, data
+
+
+@pytest.mark.parametrize(
+    ('toolbox', 'label', 'classes'),
+    [
+        ('mmdet', 3, 3),
+        ('mmdet', -1, 3),
+        ('mmseg', 3, 3),
+        ('mmseg', 254, 3),
+        ('mmseg', -100, 3),
+        ('mmpretrain', 3, 3),
+    ],
+)
+def test_a_label_outside_the_classes_is_named_before_the_loss(toolbox, label, classes):
+    pytest.importorskip(toolbox)
+    model, data = labelled(toolbox, label)
+    wanted = f"label {label} of 'photos/7.png' is no class: the model has {classes} classes, 0 to"
+    wanted += f' {classes - 1}'
+    wanted += ', and ignore_index is 255' if toolbox == 'mmseg' else '$'
+    with pytest.raises(ValueError, match=wanted):
+        model.data_preprocessor(data, True)
+    model.data_preprocessor(data, False)  # a test has no loss
+
+
+@pytest.mark.parametrize(
+    ('toolbox', 'label'),
+    [('mmdet', 2), ('mmseg', 2), ('mmseg', 255), ('mmpretrain', 2)],
+)
+def test_classes_and_ignored_pixels_are_no_fault(toolbox, label):
+    pytest.importorskip(toolbox)
+    model, data = labelled(toolbox, label)
+    assert len(model.data_preprocessor(data, True)['data_samples']) == 2
+
+
+def test_labels_on_another_device_are_not_waited_for():
+    _, data = labelled('mmseg', 9)
+    for sample in data['data_samples']:
+        sample.gt_sem_seg.data = sample.gt_sem_seg.data.to('meta')
+    check_labels(data['data_samples'], Classes(3, 255))
+
+
+def test_a_model_that_checks_labels_is_copied_and_pickled():
+    model, _ = labelled('mmseg', 0)
+    copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model.data_preprocessor))
+    for one in copies:
+        assert one.state_dict().keys() <= model.state_dict().keys()

@@ -1,0 +1,83 @@
+"""Check of labels before the loss: torch names neither the image nor the classes of a wrong one."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from cpvt_backbones.errors import InputError
+
+
+class Classes(NamedTuple):
+    """The labels that a model takes: 0 to ``number - 1``, and ``ignored``."""
+
+    number: int
+    ignored: int | None
+
+
+def classes_of_head(model: nn.Module) -> Classes | None:
+    """The classes of a model's head; ``None`` if no head has ``num_classes``.
+
+    Proposals, and auxiliary and semantic heads, have classes of their own.
+    """
+    others = ('rpn', 'auxiliary', 'semantic')
+    found = []
+    for name, module in model.named_modules():
+        count = getattr(module, 'num_classes', None)
+        if 'head' not in name.partition('.')[0] or any(other in name for other in others):
+            continue
+        if isinstance(count, int):
+            # One class is told from the background: labels are 0 and 1.
+            found.append(Classes(max(count, 2), getattr(module, 'ignore_index', None)))
+    return max(found, key=lambda classes: classes.number, default=None)
+
+
+def check_labels(samples: Sequence[Any], classes: Classes) -> None:
+    """Refuse a label that is no class. Labels on a GPU are not looked at: that would wait for it.
+
+    Args:
+        samples: Data samples of mmdet, mmseg or mmpretrain.
+        classes: Those of the model's head.
+
+    Raises:
+        InputError: A label is outside the classes; the message names image, label and classes.
+    """
+    for sample in samples:
+        for labels in _labels_of(sample):
+            wrong = _first_outside(labels, classes)
+            if wrong is not None:
+                _refuse(sample, wrong, classes)
+
+
+def _first_outside(labels: Any, classes: Classes) -> int | None:
+    """The first label that is no class and is not ignored."""
+    # A subclass may be a fake tensor, which has no values.
+    if type(labels) is not torch.Tensor or labels.device.type != 'cpu':
+        return None
+    values = labels.detach().numpy().ravel()
+    if values.dtype.kind not in 'iu':
+        return None
+    # Read as unsigned, a negative label is above all classes: one comparison, 0.2 ms for 512 x 512.
+    outside = values.view(f'u{values.dtype.itemsize}') >= classes.number
+    if classes.ignored is not None:
+        outside &= values != classes.ignored
+    return int(values[outside.argmax()]) if outside.any() else None
+
+
+def _labels_of(sample: Any) -> Iterator[Any]:
+    if 'gt_instances' in sample:
+        yield sample.gt_instances.get('labels')
+    elif 'gt_sem_seg' in sample:
+        yield sample.gt_sem_seg.get('data')
+    elif 'gt_label' in sample:
+        yield sample.gt_label
+
+
+def _refuse(sample: Any, label: int, classes: Classes) -> None:
+    image = getattr(sample, 'img_path', None) or 'an image without img_path'
+    ignored = '' if classes.ignored is None else f', and ignore_index is {classes.ignored}'
+    raise InputError(
+        f'label {label} of {image!r} is no class: the model has {classes.number} classes, 0 to'
+        f' {classes.number - 1}{ignored}'
+    )
