@@ -78,8 +78,11 @@ def train(
     """
     if amp:
         use_amp(cfg, amp_dtype)
+    elif get_device() == 'cpu':
+        _fall_back_from_amp(cfg)
     if auto_scale_lr:
         _scale_rate(cfg)
+    _check_data(cfg)
     _find_weights(cfg, resume)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
@@ -105,6 +108,26 @@ def _scale_rate(cfg: Config) -> None:
     steps = cfg.optim_wrapper.get('accumulative_counts', 1)
     steps *= (cfg.get('strategy') or {}).get('gradient_accumulation_steps') or 1  # DeepSpeed's
     cfg.auto_scale_lr.base_batch_size /= steps
+
+
+def _check_data(cfg: Config) -> None:
+    """Refuse data that are not there, before weights are fetched and data sets are built."""
+    for loader in ('train_dataloader', 'val_dataloader'):
+        for options in dicts_of(cfg.get(loader) or {}):
+            root = options.get('data_root')
+            backend = (options.get('backend_args') or {}).get('backend', 'local')
+            if not root or backend != 'local' or '://' in str(root) or _is_unused(options):
+                continue
+            if not Path(root).is_dir():
+                raise InputError(f'{loader}.dataset.data_root: there is no folder {str(root)!r}')
+
+
+def _is_unused(options: dict[str, Any]) -> bool:
+    """True if no path of a data set starts from its ``data_root``: all are absolute."""
+    prefix = options.get('data_prefix') or {}
+    paths = [options.get('ann_file'), *(prefix.values() if isinstance(prefix, dict) else [prefix])]
+    given = [path for path in paths if isinstance(path, str) and path]
+    return bool(given) and all(os.path.isabs(path) for path in given)
 
 
 def _find_weights(cfg: Config, resume: str | None) -> None:
@@ -210,7 +233,7 @@ def _about(dataset: Any) -> str:
     while hasattr(inner, 'dataset'):
         inner = inner.dataset
     images = f'{len(inner):,}' if hasattr(inner, '__len__') else 'a stream of'
-    text = f'{type(inner).__name__}, {images} images'
+    text = f'{type(inner).__name__}, {images} {"image" if images == 1 else "images"}'
     if inner is not dataset and hasattr(dataset, '__len__'):
         text += f'; {type(dataset).__name__}, {len(dataset):,} samples'
     return text
@@ -308,11 +331,25 @@ def use_amp(cfg: Config, dtype: str | None = None) -> None:
             ' precision'
         )
     if on_cpu:
-        cfg.optim_wrapper.type = 'CPUAmpOptimWrapper'
+        _use_cpu_wrapper(cfg)
         return
     cfg.optim_wrapper.update(type='AmpOptimWrapper', dtype=dtype)
     # bfloat16 has the range of float32 and needs no loss scaling.
     cfg.optim_wrapper.setdefault('loss_scale', 'dynamic' if dtype == 'float16' else 1.0)
+
+
+def _fall_back_from_amp(cfg: Config) -> None:
+    """Replace mmengine's wrapper for mixed precision, which asks for a GPU, by that for a CPU."""
+    if cfg.get('optim_wrapper', {}).get('type') == 'AmpOptimWrapper':
+        _use_cpu_wrapper(cfg)
+        message = 'optim_wrapper: no GPU was found; mixed precision is in bfloat16, on the CPU'
+        print_log(message, 'current')
+
+
+def _use_cpu_wrapper(cfg: Config) -> None:
+    for name in ('dtype', 'loss_scale', 'use_fsdp'):
+        cfg.optim_wrapper.pop(name, None)
+    cfg.optim_wrapper.type = 'CPUAmpOptimWrapper'
 
 
 def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:

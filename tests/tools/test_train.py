@@ -51,6 +51,37 @@ def test_amp_dtype_on_a_gpu(flags, kind, dtype, scale, classifier, tmp_path, cal
     assert wrapper.optimizer.lr == 1e-3
 
 
+@pytest.mark.parametrize('loader', ['train_dataloader', 'val_dataloader'])
+def test_missing_data_end_a_training_before_weights_are_fetched(
+    loader, classifier, refused, monkeypatch
+):
+    monkeypatch.setattr(launch, '_find_weights', lambda *_: pytest.fail('weights are fetched'))
+    options = ['--cfg-options', f'{loader}.dataset.data_root=data/none']
+    line = refused('train', classifier, *options, f'{loader}.dataset.ann_file=list.txt')
+    assert line.endswith(f"error: {loader}.dataset.data_root: there is no folder 'data/none'")
+
+
+def test_a_data_root_that_no_path_starts_from_is_not_looked_for(classifier, tmp_path, monkeypatch):
+    cfg = read_config(classifier)
+    paths = dict(ann_file=str(tmp_path / 'list.txt'), data_prefix=dict(img=str(tmp_path)))
+    cfg.train_dataloader.dataset.update(data_root='data/none', **paths)
+    launch._check_data(cfg)
+
+
+@pytest.mark.parametrize('flags', [[], ['--amp']])
+def test_mixed_precision_of_a_config_falls_back_on_a_cpu(
+    flags, classifier, tmp_path, call, monkeypatch, capsys
+):
+    """mmengine's own wrapper asks for a GPU; mmseg's base of PoolFormer, for one, names it."""
+    monkeypatch.setattr(launch, 'get_device', lambda: 'cpu')
+    wrapper = ['optim_wrapper.type=AmpOptimWrapper', 'optim_wrapper.dtype=float16']
+    place = ['--work-dir', tmp_path / 'work', '--no-progress']
+    call('train', classifier, *flags, *place, '--cfg-options', *wrapper)
+    told = 'no GPU was found; mixed precision is in bfloat16' in ''.join(capsys.readouterr())
+    assert told == (not flags)
+    assert [*(tmp_path / 'work').glob('*.pth')]
+
+
 @pytest.mark.parametrize(
     ('flags', 'message'),
     [
