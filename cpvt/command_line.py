@@ -7,6 +7,9 @@ imports the package after its arguments are parsed: torch and mmengine take seco
 import argparse
 import ctypes
 import difflib
+import glob
+import importlib.util
+import json
 import logging
 import os
 import re
@@ -63,6 +66,7 @@ BUILDERS = (
     'build_test_loop',
     'get_instance',  # of visualizers and loggers
 )
+WEIGHT_SUFFIXES = ('.pth', '.pt', '.pt2', '.onnx', '.safetensors', '.bin', '.ckpt')
 LOG_PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - \w+ - ')
 
 
@@ -100,16 +104,22 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that takes options by their whole names only, and suggests one for a wrong name."""
+    """Parser that takes options by their whole names only, and suggests one for a wrong name.
+
+    ``checks`` look at the arguments before the packages are imported, which takes seconds.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{'allow_abbrev': False, **options})
+        self.checks: list[Callable[[argparse.Namespace], object]] = []
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and end the program with a message at a wrong argument."""
+        """Parse, and end the program with a message at a wrong argument; then call the checks."""
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(f'unrecognized arguments: {" ".join(unknown)}{self._advice(unknown)}')
+        for check in self.checks:
+            check(found)
         self._announce()
         return found
 
@@ -135,7 +145,7 @@ class Parser(argparse.ArgumentParser):
         return f'; did you mean {" or ".join(similar)}?' if similar else ''
 
 
-def make_parser(doc: str | None) -> argparse.ArgumentParser:
+def make_parser(doc: str | None) -> Parser:
     """Parser of a tool, from its ``__doc__``. Errors of :func:`run` name its options."""
     formatter = partial(HelpFormatter, max_help_position=30)
     parser = Parser(description=doc, formatter_class=formatter)
@@ -143,7 +153,7 @@ def make_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-_PARSERS: list[argparse.ArgumentParser] = []  # the last one made is that of the tool that runs
+_PARSERS: list[Parser] = []  # the last one made is that of the tool that runs
 
 
 def command(name: str) -> str:
@@ -344,18 +354,16 @@ def parse_model(text: str) -> tuple[str, str, str]:
     """``NAME=CONFIG:CHECKPOINT``, or shipped weights as ``NAME`` or ``NAME=SHIPPED``, to (name,
     config, checkpoint).
     """
-    from cpvt_backbones.weights import similar_names
-
     name, _, value = text.partition('=')
     config: str | None
-    try:
-        config, checkpoint, _ = split_model((value or name).split(':', maxsplit=1))
-    except ValueError:  # InputError is one, too
-        config = None
-    if not (name and config and checkpoint):
+    config, _, checkpoint = (value or name).partition(':')
+    shipped = shipped_configs()
+    if config in shipped and not checkpoint:
+        return name, shipped[config], config
+    if not (name and config.endswith('.py') and checkpoint):
         raise argparse.ArgumentTypeError(
             'NAME=CONFIG:CHECKPOINT or shipped weights are expected, got'
-            f' {text!r}{similar_names(value or name)}'
+            f' {text!r}{did_you_mean(value or name)}'
         )
     return name, config, checkpoint
 
@@ -420,7 +428,62 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+def check_config(path: str) -> None:
+    """Refuse a config file that is not there."""
+    if not Path(path).is_file():
+        raise UsageError(f'there is no config file {path!r}')
+
+
+def check_checkpoint(name: str, argument: str = 'checkpoint') -> None:
+    """Refuse a file that is not there, and correct a mistyped name of shipped weights.
+
+    Other names, and addresses, are left to the package.
+    """
+    if '://' in name or Path(name).expanduser().exists() or name in shipped_configs():
+        return
+    advice = did_you_mean(name)
+    if advice or Path(name).suffix in WEIGHT_SUFFIXES:
+        raise UsageError(f'{argument}: there is no file or folder {name!r}{advice}')
+
+
+def check_image(pattern: str) -> None:
+    """Refuse an image or folder that is not there; other inputs are left to the package."""
+    if '://' in pattern or glob.has_magic(pattern):
+        return
+    if not os.path.lexists(Path(pattern).expanduser()):
+        raise UsageError(f'inputs: there is no file or folder {pattern!r}')
+
+
+def package_folder() -> Path:
+    """The folder of the package, without importing it."""
+    package = importlib.util.find_spec('cpvt_backbones')
+    assert package is not None and package.origin is not None
+    return Path(package.origin).parent
+
+
+def shipped_index() -> dict[str, dict[str, Any]]:
+    """The weights that come with the package, by name, without importing it."""
+    index = package_folder() / 'weights' / 'index.json'
+    return dict(sorted(json.loads(index.read_text(encoding='utf-8')).items()))
+
+
+def shipped_configs() -> dict[str, str]:
+    """Config files of the weights that come with the package, by name."""
+    folder = package_folder()
+    root = folder / '.mim' if (folder / '.mim' / 'configs').is_dir() else folder.parent
+    return {name: str(root / entry['config']) for name, entry in shipped_index().items()}
+
+
+def did_you_mean(name: str) -> str:
+    """``'; did you mean NAME?'`` if shipped weights have a similar name, else ``''``."""
+    known = shipped_configs()
+    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    if not similar and len(name) >= 4:
+        similar = [one for one in known if name in one]
+    return f'; did you mean {similar[0]!r}?' if similar else ''
+
+
+def add_run_arguments(parser: Parser) -> None:
     """Add the options of a tool that starts a Runner, ``--cfg-options`` among them."""
     add_config_arguments(parser)
     parser.add_argument(
@@ -449,9 +512,7 @@ def config_from(args: argparse.Namespace, path: str | os.PathLike[str] | None = 
     return read_config(args.config if path is None else path, cfg_options=cfg_options, **options)
 
 
-def add_model_arguments(
-    parser: argparse.ArgumentParser, *, images: bool = False, exported: bool = False
-) -> None:
+def add_model_arguments(parser: Parser, *, images: bool = False, exported: bool = False) -> None:
     """Add ``CONFIG CHECKPOINT [IMAGE ...]``, as ``args.config`` and ``args.rest``.
 
     :func:`split_model` reads them.
@@ -463,6 +524,18 @@ def add_model_arguments(
     rest = "; then image files, folders, patterns ('**' is any folders)" if images else ''
     metavar = 'CHECKPOINT IMAGE' if images else 'CHECKPOINT'
     parser.add_argument('rest', nargs='*', metavar=metavar, help=f'{CHECKPOINT}{rest}')
+
+    def check(args: argparse.Namespace) -> None:
+        suffixes = EXPORTED_SUFFIXES if exported else ()
+        words = [args.config, *args.rest]
+        config, checkpoint, inputs = split_model(words, images=images, exported=suffixes)
+        if config is not None:
+            check_config(config)
+        for image in inputs:
+            check_image(image)
+        check_checkpoint(checkpoint)
+
+    parser.checks.append(check)
 
 
 def split_model(
@@ -478,30 +551,27 @@ def split_model(
         images: At least one image must follow the model; by default none may.
         exported: Accepted suffixes of exported models; the config of these is ``None``.
     """
-    from cpvt_backbones.weights import find_shipped, shipped_weights, similar_names
-
+    shipped = shipped_configs()
     first, *rest = words or ['']
     config: str | None
     if first.endswith('.py') and rest:
         config, checkpoint, rest = first, rest[0], rest[1:]
     elif Path(first).suffix in exported:
         config, checkpoint = None, first
-    elif first in shipped_weights():
-        config, checkpoint = str(find_shipped(first).config_file), first
-    elif similar := similar_names(first):
+    elif first in shipped:
+        config, checkpoint = shipped[first], first
+    elif similar := did_you_mean(first):
         raise UsageError(f'{first!r} is no model{similar}')
     else:
         files = f', an exported model ({", ".join(exported)})' if exported else ''
-        shipped = '; '.join(f'{name} ({entry.about})' for name, entry in shipped_weights().items())
-        accepted = (
-            f'CONFIG.py CHECKPOINT{files}, or the name of shipped weights: {shipped or "(none)"}'
-        )
+        named = [f'{name} ({entry["about"]})' for name, entry in shipped_index().items()]
+        names = '; '.join(named) or '(none)'
+        accepted = f'CONFIG.py CHECKPOINT{files}, or the name of shipped weights: {names}'
         raise UsageError(f'the first argument must be a model: {accepted}; got {" ".join(words)!r}')
     if images and not rest:
         raise UsageError(f'images: none are given after the model {checkpoint!r}')
     if rest and not images:
         raise UsageError(f'only a model is accepted, got {" ".join(rest)!r} after it')
-    print_file_of(checkpoint)
     return config, checkpoint, rest
 
 

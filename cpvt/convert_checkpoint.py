@@ -85,6 +85,13 @@ def convert(args: argparse.Namespace) -> None:
     print(f'{destination}: {len(state_dict)} tensors')
 
 
+def check(args: argparse.Namespace) -> None:
+    """Refuse files that are not there."""
+    cli.check_checkpoint(args.source)
+    if args.config:
+        cli.check_config(args.config)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument('source', help=cli.CHECKPOINT)
@@ -108,4 +115,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     grid = 'grid in tokens of the learned table of a column, if the source does not say it'
     parser.add_argument('--table-grid', nargs=2, type=int, metavar=('HEIGHT', 'WIDTH'), help=grid)
     parser.add_argument('--ema', action='store_true', help='take the averaged weights')
+    parser.checks.append(check)
     convert(parser.parse_args(argv))

@@ -120,6 +120,7 @@ def _add_verification(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
+    cli.print_file_of(checkpoint)
     _check_int8(args)
     from cpvt_backbones.export import graph_of
     from cpvt_backbones.inference import ToolboxPredictor
@@ -269,7 +270,9 @@ def _write_int8(
         quantise(path, copy)
     agreements = compare(ExportedModel(copy, runtime=args.runtime), original, images)
     agreement = total_of(list(track(agreements, 'int8 against fp32', total=len(images))))
-    about = f'{AGREEMENTS[original.task]}, {len(images)} images'
+    about = (
+        f'{AGREEMENTS[original.task]}, {len(images)} {"image" if len(images) == 1 else "images"}'
+    )
     if not agreement.total:
         sys.exit(f'{args.out} was not written: neither file finds anything in the images')
     if agreement.share < MIN_AGREEMENT:

@@ -47,6 +47,13 @@ def parse_described(text: str) -> tuple[str, str | dict[str, Any]]:
         raise argparse.ArgumentTypeError(message) from None
 
 
+def check(args: argparse.Namespace) -> None:
+    """Refuse config files that are not there."""
+    for _, described in args.models:
+        if isinstance(described, str):
+            cli.check_config(described)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     described = '[NAME=]CONFIG or [NAME=]dict(type=...)'
@@ -64,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument('--out', type=Path, help='CSV')
     cli.add_config_arguments(parser)
+    parser.checks.append(check)
     args = parser.parse_args(argv)
     if len(args.shape) == 2 and all(text.isdecimal() for text in args.shape):
         # One image size in the get_flops.py of the toolboxes.

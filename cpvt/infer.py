@@ -211,6 +211,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     words = [args.config, *args.rest]
     config, checkpoint, inputs = cli.split_model(words, images=True, exported=cli.EXPORTED_SUFFIXES)
+    cli.print_file_of(checkpoint)
     if config is not None and args.runtime != cli.RUNTIMES[0]:
         raise cli.UsageError(
             f'--runtime: only an exported .onnx file runs in another runtime, got {args.runtime!r}'
@@ -238,7 +239,7 @@ def _run(args: argparse.Namespace, config: str | None, checkpoint: str, images: 
 
     if args.ray:
         _predict_with_ray(args, config, checkpoint, images)
-        print(f'{args.out_dir}: {len(images)} images')
+        print(f'{args.out_dir}: {_count(len(images))}')
         return
     if args.merge:
         summary = merge_shards(images, args.out_dir)

@@ -27,45 +27,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Until own_data is part of the package, it lies beside the scripts, of a clone or installed ones.
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'cpvt_backbones/.mim/tools'))
 
-from own_data import (
-    Form,
-    Part,
-    Report,
-    Settings,
-    any_size,
-    check,
-    check_out,
-    choose_range,
-    class_settings,
-    fields_of,
-    map_settings,
-    mean_and_std,
-    must_exist,
-    note_unlisted,
-    object_settings,
-    read_backbone,
-    read_coco,
-    read_folders,
-    read_instances,
-    read_masks,
-    read_predictions,
-    read_voc,
-    read_yolo,
-    recognise,
-    refuse_links,
-    report_left_out,
-    start,
-    work_dir,
-    write_config,
-    write_sheet,
-)
-
 from cpvt import command_line as cli
+
+if TYPE_CHECKING:
+    from own_data import Form, Part, Report, Settings
 
 # The task of each form, and the numbers of paths that it takes.
 KINDS = dict(
@@ -149,8 +120,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def form_of(args: argparse.Namespace) -> tuple[str, Form]:
+def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
     """The form as named or recognised, and the form of the files: of instances, one of several."""
+    from own_data import Form, must_exist, recognise
+
     named = args.data[0] if args.data[0] in KINDS else None
     paths = [Path(path) for path in args.data[bool(named) :]]
     if named in (None, 'instances') and paths:
@@ -181,8 +154,17 @@ def form_of(args: argparse.Namespace) -> tuple[str, Form]:
     return kind, form
 
 
-def read_objects(kind: str, form: Form, report: Report, classes: Path | None) -> list[Part]:
+def read_objects(kind: str, form: 'Form', report: 'Report', classes: Path | None) -> 'list[Part]':
     """Objects of a detector or instance segmentor, not yet checked."""
+    from own_data import (
+        note_unlisted,
+        read_coco,
+        read_instances,
+        read_voc,
+        read_yolo,
+        report_left_out,
+    )
+
     if form.kind == 'coco':
         file, root = form.data
         parts = [read_coco(file, root)]
@@ -203,8 +185,23 @@ def read_objects(kind: str, form: Form, report: Report, classes: Path | None) ->
     )
 
 
-def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -> Settings:
+def settings_of(kind: str, form: 'Form', args: argparse.Namespace, folder: Path) -> 'Settings':
     """Read and check the data, convert them, and choose scale and schedule."""
+    from own_data import (
+        Report,
+        check,
+        choose_range,
+        class_settings,
+        fields_of,
+        map_settings,
+        mean_and_std,
+        object_settings,
+        read_folders,
+        read_masks,
+        read_predictions,
+        write_sheet,
+    )
+
     report = Report()
     task = KINDS[kind][0]
 
@@ -250,6 +247,8 @@ def settings_of(kind: str, form: Form, args: argparse.Namespace, folder: Path) -
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Refuse a config that would be replaced, or whose name cannot be written."""
+    from own_data import check_out, refuse_links
+
     check_out(args.out)
     refuse_links(args.out.with_suffix(''))
     if args.out.exists() and not args.overwrite:
@@ -261,6 +260,8 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
+    from own_data import any_size, read_backbone, start, work_dir, write_config
+
     kind, form = form_of(args)
     check_arguments(args)
     task = KINDS[kind][0]

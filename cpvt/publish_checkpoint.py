@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         '--backbone', action='store_true', help='the backbone alone, without its prefix'
     )
     parser.add_argument('--half', action='store_true', help='in fp16')
+    parser.checks.append(lambda args: cli.check_checkpoint(args.source))
     args = parser.parse_args(argv)
     cli.print_file_of(args.source)
     path = publish(args.source, args.destination, backbone=args.backbone, half=args.half)

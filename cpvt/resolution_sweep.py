@@ -8,6 +8,7 @@ Rows that the CSV already holds are not evaluated again. Without --models the CS
 cpvt infer and cpvt export find it.
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,13 @@ from cpvt import command_line as cli
 
 if TYPE_CHECKING:
     from cpvt_backbones.analysis.resolution import SweepModel, SweepRow
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse files that are not there."""
+    for _, config, checkpoint in args.models:
+        cli.check_config(config)
+        cli.check_checkpoint(checkpoint)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -44,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         '--write', action='store_true', help="store each model's range, CHECKPOINT.sizes.json"
     )
     cli.add_config_arguments(parser)
+    parser.checks.append(check)
     args = parser.parse_args(argv)
     from cpvt.plots import draw_sweep
     from cpvt_backbones.analysis.image_size import TestSize

@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cpvt_backbones.engine.launch import test
 
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
+    cli.print_file_of(checkpoint)
     test(
         cli.config_from(args, config),
         checkpoint=checkpoint,

@@ -5,9 +5,17 @@ cpvt train configs/demo/retinanet_multiscale-cpvt_digits.py
 torchrun --nproc-per-node 8 -m cpvt train CONFIG --launcher pytorch
 """
 
+import argparse
 from collections.abc import Sequence
 
 from cpvt import command_line as cli
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse files that are not there."""
+    cli.check_config(args.config)
+    if args.resume not in (None, 'auto'):
+        cli.check_checkpoint(args.resume, '--resume')
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -29,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         '--no-progress', action='store_true', help='no bar with the time left below the log'
     )
     cli.add_run_arguments(parser)
+    parser.checks.append(check)
     args = parser.parse_args(argv)
     from cpvt_backbones.engine.launch import train
 

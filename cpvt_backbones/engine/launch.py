@@ -233,7 +233,7 @@ def _about(dataset: Any) -> str:
     while hasattr(inner, 'dataset'):
         inner = inner.dataset
     images = f'{len(inner):,}' if hasattr(inner, '__len__') else 'a stream of'
-    text = f'{type(inner).__name__}, {images} {"image" if images == 1 else "images"}'
+    text = f'{type(inner).__name__}, {images} {"image" if images == "1" else "images"}'
     if inner is not dataset and hasattr(dataset, '__len__'):
         text += f'; {type(dataset).__name__}, {len(dataset):,} samples'
     return text

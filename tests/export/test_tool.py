@@ -99,7 +99,10 @@ def test_a_detector_that_finds_nothing_is_not_exported(tmp_path, call, monkeypat
     monkeypatch.setattr(inference, 'ToolboxPredictor', Predictor)
     monkeypatch.setattr(cli, 'config_from', lambda *_: None)
     monkeypatch.setattr(package, 'export', lambda *_, **__: exit('written'))
-    given = ['export', 'a.py', 'a.pth', '--out', tmp_path / 'model.onnx']
+    for name in ('a.py', 'a.pth'):
+        (tmp_path / name).touch()
+    files = [tmp_path / 'a.py', tmp_path / 'a.pth']
+    given = ['export', *files, '--out', tmp_path / 'model.onnx']
     with pytest.raises(SystemExit, match='the model finds nothing in the generated images'):
         call(*given)
     found.append([0, 0, 1, 1])

@@ -11,6 +11,8 @@ import pytest
 from tiny_configs import ROOT
 
 from cpvt.__main__ import COMMANDS, contents, main
+from cpvt.command_line import Parser
+from cpvt_backbones.weights import shipped_weights
 
 FOLDERS = ('tools', 'benchmarks', 'projects', 'demo')
 SCRIPTS = {
@@ -53,7 +55,7 @@ MISTAKES = {
     'tools/convert_checkpoint.py': ('none.pth out.pth --type CPVT', NO_CHECKPOINT),
     'tools/equivariance.py': ('--models a=none.py:none.pth', NO_CONFIG),
     'tools/export.py': ('none.py none.pth --out model.onnx', NO_CONFIG),
-    'tools/feature_maps.py': ('none.py none.pth none.jpg', 'none.jpg'),
+    'tools/feature_maps.py': ('none.py none.pth none.jpg', NO_CONFIG),
     'tools/get_flops.py': ('none.py', NO_CONFIG),
     'tools/infer.py': ('none.py none.pth {image}', NO_CONFIG),
     'tools/make_config.py': ('folders none --out a.py', "there is no file or folder 'none'"),
@@ -181,4 +183,32 @@ except SystemExit:
     command = [sys.executable, '-m', 'cpvt', 'train', 'none.py']
     refused = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert refused.returncode == 2
-    assert refused.stderr.splitlines()[-1].startswith("error: there is no config file 'none.py'")
+    assert refused.stderr == "error: there is no config file 'none.py'\n"  # nothing was loaded
+
+
+@pytest.mark.parametrize(
+    ('words', 'fault'),
+    [
+        ('train none.py', "there is no config file 'none.py'"),
+        ('train {config} --resume none.pth', "--resume: there is no file or folder 'none.pth'"),
+        ('test none.py none.pth', "there is no config file 'none.py'"),
+        ('test {config} none.pth', "checkpoint: there is no file or folder 'none.pth'"),
+        ('test {name}s', "'{name}s' is no model; did you mean '{name}'?"),
+        ('test {config} {name}s', "there is no file or folder '{name}s'; did you mean '{name}'?"),
+        ('infer {name} none.jpg', "inputs: there is no file or folder 'none.jpg'"),
+        ('infer none.onnx {config}', "checkpoint: there is no file or folder 'none.onnx'"),
+        ('export {config} none.pth --out a.onnx', "there is no file or folder 'none.pth'"),
+        ('get-flops none.py', "there is no config file 'none.py'"),
+        ('publish-checkpoint none.pth a.pth', "there is no file or folder 'none.pth'"),
+        ('convert-checkpoint none.pth a.pth --type CPVT', "no file or folder 'none.pth'"),
+        ('resolution-sweep --models a=none.py:b.pth', "there is no config file 'none.py'"),
+    ],
+)
+def test_files_are_looked_for_before_packages_are_imported(words, fault, monkeypatch, capsys):
+    shipped = next(iter(shipped_weights().values()))
+    values = dict(config=shipped.config_file, name=shipped.name)
+    monkeypatch.setattr(Parser, '_announce', lambda self: pytest.fail('packages are imported'))
+    with pytest.raises(SystemExit) as stop:
+        main(words.format(**values).split())
+    assert stop.value.code == 2
+    assert fault.format(**values) in capsys.readouterr().err

@@ -128,8 +128,8 @@ def test_options_reach_the_model(infer, monkeypatch):
     [
         ('{1} photos', 'must be a model: CONFIG.py CHECKPOINT, an exported model (.onnx'),
         ('{0} {1}', 'images: none are given after the model'),
-        ('none.onnx photos', "path: there is no file 'none.onnx'"),
-        ('none.onnx photos --cfg-options a=1', 'the exported file none.onnx has no config'),
+        ('none.onnx photos', "checkpoint: there is no file or folder 'none.onnx'"),
+        ('empty.onnx photos --cfg-options a=1', 'the exported file empty.onnx has no config'),
         ('{0} none.pth photos', "checkpoint: there is no file or folder 'none.pth'"),
         ('{0} none.pth none.png', "inputs: there is no file or folder 'none.png'"),
         ('{0} {1} none', 'inputs: no image'),
@@ -148,6 +148,7 @@ def test_options_reach_the_model(infer, monkeypatch):
 )
 def test_wrong_arguments_are_refused(model, refused, arguments, message):
     Path('none').mkdir()
+    Path('empty.onnx').touch()
     assert message in refused('infer', *arguments.format(*model).split(' '))
 
 
@@ -220,6 +221,8 @@ def test_a_model_that_finds_nothing_says_so(infer, capsys, monkeypatch):
     monkeypatch.setattr('cpvt_backbones.inference.inferencer.ToolboxPredictor', Blind)
     monkeypatch.setattr('cpvt.command_line.config_from', lambda *_: 'config')
     blind = dict(model=['a.py', 'a.pth'])
+    for name in blind['model']:
+        Path(name).touch()
     for _ in range(2):
         assert infer('--no-vis', **blind) == 0
         message = 'nothing was found: no box has a score of --score-thr 0.3 or more, the highest'
