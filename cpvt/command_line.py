@@ -294,8 +294,6 @@ def _is_mistake(error: BaseException) -> bool:
     context = error.__context__
     origin = context if context is not None and type(context) is type(error) else error
     module, function = _place_of(origin)
-    if module.startswith('own_data.'):  # until it is part of the package, which has InputError
-        return isinstance(error, ValueError)
     # A config names a type that is not registered, or arguments that the type does not take.
     return module.startswith('mmengine.') and function in BUILDERS
 

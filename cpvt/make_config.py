@@ -24,29 +24,17 @@ validation. The forms: docs/own_data.md.
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# Until own_data is part of the package, it lies beside the scripts, of a clone or installed ones.
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'tools'))
-sys.path.append(str(Path(__file__).resolve().parents[1] / 'cpvt_backbones/.mim/tools'))
-
 from cpvt import command_line as cli
 
 if TYPE_CHECKING:
-    from own_data import Form, Part, Report, Settings
+    from cpvt_backbones.datasets import Form
 
-# The task of each form, and the numbers of paths that it takes.
-KINDS = dict(
-    coco=('detector', (2,)),
-    voc=('detector', (1,)),
-    yolo=('detector', (1,)),
-    instances=('instance segmentor', (1, 2)),
-    masks=('segmentor', (2,)),
-    folders=('classifier', (1,)),
-)
+# The numbers of paths that each form takes.
+PATHS = dict(coco=(2,), voc=(1,), yolo=(1,), instances=(1, 2), masks=(2,), folders=(1,))
 # The forms that have an option.
 FORMS_OF = dict(
     val=('coco', 'instances'),
@@ -122,9 +110,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
     """The form as named or recognised, and the form of the files: of instances, one of several."""
-    from own_data import Form, must_exist, recognise
+    from cpvt_backbones.datasets import Form, must_exist, recognise
 
-    named = args.data[0] if args.data[0] in KINDS else None
+    named = args.data[0] if args.data[0] in PATHS else None
     paths = [Path(path) for path in args.data[bool(named) :]]
     if named in (None, 'instances') and paths:
         form = recognise(paths)
@@ -136,7 +124,7 @@ def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
         must_exist(path, 'data')
     kind = named or form.kind
     form.val = args.val or form.val
-    counts = KINDS[kind][1]
+    counts = PATHS[kind]
     if len(paths) not in counts and named:
         wanted = ' or '.join(map(str, counts))
         hint = f'; for the folder of this name, write ./{kind}' if Path(kind).exists() else ''
@@ -154,137 +142,40 @@ def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
     return kind, form
 
 
-def read_objects(kind: str, form: 'Form', report: 'Report', classes: Path | None) -> 'list[Part]':
-    """Objects of a detector or instance segmentor, not yet checked."""
-    from own_data import (
-        note_unlisted,
-        read_coco,
-        read_instances,
-        read_voc,
-        read_yolo,
-        report_left_out,
-    )
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    # Not above: it imports PyTorch, which takes seconds.
+    from cpvt_backbones.datasets import Request, make_config, work_dir
 
-    if form.kind == 'coco':
-        file, root = form.data
-        parts = [read_coco(file, root)]
-        if form.val:
-            parts.append(read_coco(form.val[0], form.val[-1] if len(form.val) > 1 else root))
-        note_unlisted(parts, report)
-        report_left_out(form.left_out, report)
-        return parts
-    if form.kind == 'yolo':
-        return read_yolo(form.data[0], report)
-    if form.kind == 'voc' and kind == 'voc':
-        return read_voc(form.data[0], report)
-    if form.kind == 'masks':
-        return [read_instances(form.data[0], form.data[1], report, classes=classes)]
-    raise cli.UsageError(
-        f'data: form instances takes COCO JSON with outlines, YOLO polygons, or images and masks,'
-        f' got {form.kind}'
-    )
-
-
-def settings_of(kind: str, form: 'Form', args: argparse.Namespace, folder: Path) -> 'Settings':
-    """Read and check the data, convert them, and choose scale and schedule."""
-    from own_data import (
-        Report,
-        check,
-        choose_range,
-        class_settings,
-        fields_of,
-        map_settings,
-        mean_and_std,
-        object_settings,
-        read_folders,
-        read_masks,
-        read_predictions,
-        write_sheet,
-    )
-
-    report = Report()
-    task = KINDS[kind][0]
-
-    masks = None
-    if task == 'classifier':
-        parts = [read_folders(form.data[0], report)]
-    elif task == 'segmentor':
-        images, maps = form.data
-        masks = read_masks(images, maps, report, classes=args.classes, ignore=args.ignore)
-        parts = [masks.part]
-    else:
-        parts = read_objects(kind, form, report, args.classes)
-    value_range = None
-    if args.range or args.bands:
-        value_range = choose_range(parts[0], args.range, args.bands)
-    parts = check(
-        parts,
-        report,
-        decode=not args.no_decode,
-        strict=args.strict,
-        file=folder / 'check.csv',
-        outlines=kind == 'instances',
-        added=read_predictions(args.add) if args.add else None,
-        value_range=value_range,
-    )
-    normalisation = mean_and_std(parts[0], value_range) if value_range and args.bands else None
-    if task == 'classifier':
-        settings = class_settings(parts, folder)
-    elif masks is not None:
-        settings = map_settings(masks, parts, folder, value_range=value_range)
-    else:
-        settings = object_settings(task, parts, folder, value_range=value_range)
-    settings.fields |= fields_of(task, value_range, normalisation)
-    if normalisation:
-        settings.remarks.append(
-            f'bands {", ".join(map(str, args.bands))}: mean and standard deviation are of the'
-            ' training images'
-        )
-    sheet = write_sheet(task, settings.texts, folder / 'sheet.jpg', value_range=value_range)
-    settings.remarks.append(f'images with their labels, to look at before training: {sheet}')
-    return settings
-
-
-def check_arguments(args: argparse.Namespace) -> None:
-    """Refuse a config that would be replaced, or whose name cannot be written."""
-    from own_data import check_out, refuse_links
-
-    check_out(args.out)
-    refuse_links(args.out.with_suffix(''))
     if args.out.exists() and not args.overwrite:
         raise cli.UsageError(
             f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
             ' hand'
         )
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    args = parse(argv)
-    from own_data import any_size, read_backbone, start, work_dir, write_config
-
     kind, form = form_of(args)
-    check_arguments(args)
-    task = KINDS[kind][0]
-    pretrained = read_backbone(task, args.weights, in_channels=len(args.bands or 'RGB'))
-    with any_size():
-        settings = settings_of(kind, form, args, args.out.with_suffix(''))
-    started, weights = start(
-        task, args.weights, channels=settings.fields['channels'], pretrained=pretrained
+    request = Request(
+        kind=kind,
+        form=form,
+        out=args.out,
+        classes=args.classes,
+        ignore=args.ignore,
+        limits=args.range,
+        bands=args.bands,
+        added=args.add,
+        weights=args.weights,
+        length=args.length,
+        decode=not args.no_decode,
+        strict=args.strict,
     )
-    fields = settings.fields | started | dict(about=settings.about)
-    if pretrained is not None:
-        settings.remarks.append(pretrained.remark)
-    if args.length:
-        fields['length'] = args.length
-    write_config(task, fields, settings.texts | weights, args.out)
+    settings = make_config(request)
     classes = settings.classes
     names = 'class' if len(classes) == 1 else 'classes'
-    print(f'{args.out}: {task} of {len(classes)} {names}, {settings.about}')
+    print(f'{args.out}: {request.task} of {len(classes)} {names}, {settings.about}')
     for remark in settings.remarks:
         print(remark)
-    unit = 'epoch' if task == 'classifier' else 'iter'
+    unit = 'epoch' if request.task == 'classifier' else 'iter'
     config = shlex.quote(str(args.out))
-    checkpoint = shlex.quote(f'{work_dir(args.out)}/{unit}_{fields["length"]}.pth')
+    checkpoint = shlex.quote(f'{work_dir(args.out)}/{unit}_{settings.fields["length"]}.pth')
     out_dir = f' --out-dir {shlex.quote(f"out/{args.out.stem}")}'
     print(f'{cli.command("train")} {config}')
     print(f'{cli.command("test")} {config} {checkpoint}')

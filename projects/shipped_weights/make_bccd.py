@@ -7,16 +7,14 @@ The argument is the folder with Annotations, ImageSets and JPEGImages.
 """
 
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))  # for own_data
-
-from own_data import Report, read_voc, write_json
-from own_data.check import check_parts
-
 from cpvt import command_line as cli
+from cpvt_backbones.datasets import Report
+from cpvt_backbones.datasets.check.gate import check_parts
+from cpvt_backbones.datasets.read.voc import read_voc
+from cpvt_backbones.datasets.write.data import write_json
 
 CLASSES = ('RBC', 'WBC', 'Platelets')
 SPLITS = ('train', 'val', 'test')

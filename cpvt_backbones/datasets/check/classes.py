@@ -1,0 +1,241 @@
+"""Rules for the classes of objects and images, and their names."""
+
+import difflib
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+from ..dataset import Coco, Part
+from ..report import Fault, Report
+from ..shapes import is_number
+from .objects import read_id
+
+RARE = 0.1  # of the objects of a class: a class of fewer with nearly its name is noted
+LONG = 6  # letters, of which one other is noted for any number of objects
+ALIKE = 0.85  # of the letters, by difflib
+MOST_NAMES = 200  # that are compared with each other
+
+
+def check_categories(part: Part, report: Report) -> None:
+    """Sort categories by id, each with a name of its own.
+
+    Ids that are not integers are replaced.
+    """
+    categories: list[Coco] = []
+    for number, category in enumerate(part.coco['categories'], 1):
+        try:
+            categories.append(_check_category(category, categories))
+        except Fault as fault:
+            report.add_fault(
+                fault, f'{part.source}: {category.get("name") or f"category {number}"}'
+            )
+    if not all(isinstance(category['id'], int) for category in categories):
+        report.add('altered', 'category ids that are no integers are replaced', part.source)
+        _renumber(part, categories)
+    elif categories != sorted(categories, key=_id):
+        report.add('note', 'categories are sorted by their ids', part.source)
+    part.coco['categories'] = sorted(categories, key=_id)
+
+
+def _id(category: Coco) -> int:
+    return category['id']
+
+
+def _check_category(category: Coco, others: Sequence[Coco]) -> Coco:
+    """A category with an id and a name of its own."""
+    key, name = read_id(category, 'id', 'categories'), category.get('name')
+    if is_number(name):  # such as the classes of digits
+        name = str(name)
+    if not isinstance(name, str) or not name.strip():
+        raise Fault('refused', 'categories without name')
+    # One spelling of letters with accents, which programs write in one or two characters.
+    name = unicodedata.normalize('NFC', name.strip())
+    if any(str(key) == str(other['id']) for other in others):
+        raise Fault('refused', 'categories with the id of another', f'id {key!r}')
+    if any(name == other['name'] for other in others):
+        raise Fault('refused', 'categories with the name of another')
+    return {**category, 'id': key, 'name': name}
+
+
+def _renumber(part: Part, categories: Sequence[Coco]) -> None:
+    new = {str(category['id']): number for number, category in enumerate(categories, 1)}
+    for category in categories:
+        category['id'] = new[str(category['id'])]
+    for one in part.coco['annotations']:
+        one['category_id'] = new.get(str(one.get('category_id')), one.get('category_id'))
+
+
+def _used(part: Part) -> set[int]:
+    return {one['category_id'] for one in part.coco['annotations']}
+
+
+def drop_parents(parts: Sequence[Part], report: Report) -> None:
+    """Leave out categories without objects that are no classes.
+
+    The ``supercategory`` of another, as in Roboflow's exports, and LabelMe's ``_background_``.
+    """
+    annotated = set()
+    parents = {'_background_'}
+    for part in parts:
+        used = _used(part)
+        for category in part.coco['categories']:
+            if category['id'] in used:
+                annotated.add(category['name'])
+            if category.get('supercategory') != category['name']:
+                parents.add(category.get('supercategory'))
+    for part in parts:
+        kept = []
+        for category in part.coco['categories']:
+            if category['name'] in parents - annotated:
+                reason = 'parent and background categories without objects are left out'
+                report.add('altered', reason, f'{part.source}: {category["name"]}')
+            else:
+                kept.append(category)
+        part.coco['categories'] = kept
+
+
+def match_categories(parts: Sequence[Part], report: Report) -> None:
+    """Give the categories of all parts the ids that the first has for their names."""
+    for part in parts[1:]:
+        _match(part, parts[0].coco['categories'], report)
+
+
+def _match(part: Part, categories: Sequence[Coco], report: Report) -> None:
+    ids = {category['name']: category['id'] for category in categories}
+    used = _used(part)
+    new = {}
+    for category in part.coco['categories']:
+        where = f'{part.source}: {category["name"]}'
+        if category['name'] in ids:
+            new[category['id']] = ids[category['name']]
+        elif category['id'] in used:
+            report.add('refused', 'categories with objects that training lacks', where)
+        else:
+            report.add('skipped', 'categories without objects that training lacks', where)
+    if any(old != matched for old, matched in new.items()):
+        report.add('note', 'categories are matched by name', part.source)
+    for one in part.coco['annotations']:
+        one['category_id'] = new.get(one['category_id'], one['category_id'])
+    part.coco['categories'] = [*categories]
+
+
+def note_empty(train: Part, report: Report) -> None:
+    """Note classes that the model cannot learn."""
+    used = _used(train)
+    for category in train.coco['categories']:
+        if category['id'] not in used:
+            report.add('note', 'classes without a training object', category['name'])
+
+
+def list_classes(parts: Sequence[Part], report: Report) -> None:
+    """Give the report the number of objects or images of each class, and note similar names."""
+    unit = 'objects' if 'annotations' in parts[0].coco else 'images'
+    counts = [_count(part) for part in parts]
+    total: Counter[str] = Counter()
+    for found in counts:
+        total.update(found)
+    names = [category['name'] for category in parts[0].coco.get('categories', ())] or sorted(total)
+    for index, name in enumerate(names):
+        numbers = []
+        for kind, found in zip(('training', 'validation'), counts, strict=False):
+            numbers.append(f'{found[name]} {kind} {unit}')
+        report.classes.append(f'{index:7} {name}: {", ".join(numbers)}')
+    for name, other in similar_names({name: total[name] for name in names}):
+        where = f'{name} ({total[name]} {unit}), {other} ({total[other]} {unit})'
+        report.add('note', 'classes with nearly equal names: are they one?', where)
+
+
+def _count(part: Part) -> Counter[str]:
+    if 'annotations' not in part.coco:
+        return Counter(image['label'] for image in part.coco['images'])
+    names = {category['id']: category['name'] for category in part.coco['categories']}
+    # A category that is not there is refused.
+    return Counter(names.get(one['category_id'], '') for one in part.coco['annotations'])
+
+
+def similar_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Pairs of names that differ in case, spaces and signs, or in a letter or two.
+
+    Of pairs that differ in letters, one is long or rare beside the other. The rarer is first.
+    """
+    if len(counts) > MOST_NAMES:
+        return []
+    pairs = []
+    for pair in combinations(counts, 2):
+        rare, common = sorted(pair, key=lambda name: counts[name])
+        one, other = (_letters(name) for name in (rare, common))
+        if one == other:
+            pairs.append((rare, common))
+        elif _is_near(one, other):
+            is_rare = counts[rare] <= RARE * counts[common]
+            if is_rare or (min(len(one), len(other)) >= LONG and _differ_by_one(one, other)):
+                pairs.append((rare, common))
+    return pairs
+
+
+def _letters(name: str) -> str:
+    """A name without case, spaces and signs, each letter with its accent as one character."""
+    return re.sub(r'[\W_]', '', unicodedata.normalize('NFC', name).casefold())
+
+
+def _is_near(one: str, other: str) -> bool:
+    """True for words that are nearly equal; numbers must be equal.
+
+    Of three letters, as WBC and RBC, one other makes another word.
+    """
+    if re.sub(r'\D', '', one) != re.sub(r'\D', '', other) or min(len(one), len(other)) < 4:
+        return False
+    ratio = difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+    return ratio >= ALIKE or _differ_by_one(one, other)
+
+
+def _differ_by_one(one: str, other: str) -> bool:
+    """True if one letter is another, missing or too many."""
+    blocks = difflib.SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+    longer = max(len(one), len(other))
+    return longer - sum(block.size for block in blocks) <= 1
+
+
+def note_contradictions(parts: Sequence[Part], report: Report) -> None:
+    """Note files of equal bytes in several class folders."""
+    by_size: dict[int, list[tuple[Path, str]]] = {}
+    for part in parts:
+        for image in part.coco['images']:
+            path = part.root / image['file_name']
+            by_size.setdefault(path.stat().st_size, []).append((path, image['label']))
+    for group in by_size.values():
+        if len({label for _, label in group}) < 2:
+            continue
+        by_content: dict[bytes, list[tuple[Path, str]]] = {}
+        for path, label in group:
+            digest = hashlib.sha256(path.read_bytes()).digest()
+            by_content.setdefault(digest, []).append((path, label))
+        for same in by_content.values():
+            if len({label for _, label in same}) > 1:
+                reason = 'one image in several class folders: its labels contradict each other'
+                report.add('note', reason, ' = '.join(str(path) for path, _ in same))
+
+
+def classes_of(parts: Sequence[Part]) -> list[str]:
+    """Names of the classes of images in class folders, sorted."""
+    return sorted({image['label'] for part in parts for image in part.coco['images']})
+
+
+def check_labels(parts: Sequence[Part], report: Report) -> None:
+    """Refuse classes without a training image; note those without a validation image."""
+    train, val = ({image['label'] for image in part.coco['images']} for part in parts)
+    for label in sorted(val - train):
+        report.add('refused', 'classes without a training image', label)
+    for label in sorted(train - val):
+        report.add('note', 'classes without a validation image', label)
+    if len(train | val) < 2:
+        found = ', '.join(sorted(train | val)) or 'none'
+        report.add(
+            'refused',
+            'fewer than two classes: images must be in <class>/ or <split>/<class>/',
+            found,
+        )

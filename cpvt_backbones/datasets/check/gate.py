@@ -1,0 +1,273 @@
+"""The one gate between a user's data and a config: what is used, skipped, altered or refused."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cpvt_backbones.value_range import ValueRange
+
+from ..dataset import Coco, Part, join, part_of
+from ..files import split
+from ..read.images import ImageFacts, inspect_images
+from ..report import Fault, Report
+from .classes import (
+    check_categories,
+    check_labels,
+    drop_parents,
+    list_classes,
+    match_categories,
+    note_contradictions,
+    note_empty,
+)
+from .images import check_mask_size, check_place, check_size, near_duplicates, note_range
+from .objects import check_objects, link_objects, read_id, require_outlines
+
+Facts = Mapping[Path, ImageFacts]
+HALF_RANGE = 1 << 15  # of 16 bits
+
+
+def check(
+    parts: Sequence[Part],
+    report: Report,
+    *,
+    decode: bool = True,
+    outlines: bool = False,
+    added: Part | None = None,
+    value_range: ValueRange | None = None,
+) -> list[Part]:
+    """Check data as read, and split them.
+
+    Args:
+        parts: Training and validation data, or one part that is split here.
+        report: Gets every image and label that is skipped, altered or refused.
+        decode: Decode every image; else only headers are read.
+        outlines: Refuse objects without polygons or RLE.
+        added: More training data.
+        value_range: How images of more than 8 bits are read.
+
+    Returns:
+        Training and validation data. Sizes are upright, image ids are integers, boxes lie in their
+        image, categories are sorted by id and the same in both.
+    """
+    given = [*parts, added] if added else parts
+    checked, facts = check_parts(given, report, decode=decode, value_range=value_range)
+    for part in checked:
+        _check_outlines(part, report, required=outlines)
+    extra = checked.pop() if added else None
+    if len(checked) == 1 and len(checked[0].coco['images']) > 1:
+        images = checked[0].coco['images']
+        labels = {image['file_name']: image['label'] for image in images if 'label' in image}
+        names = split([image['file_name'] for image in images], report, labels=labels)
+        checked = [part_of(checked[0], chosen) for chosen in names]
+    if extra:
+        checked[0] = join(checked[0], extra)
+    _note_files(facts, report)
+    if value_range:
+        note_range(facts, value_range, report)
+    else:
+        _note_deep(facts, report)
+    _note_duplicates(checked, facts, report)
+    _count_used(checked, report)
+    _check_classes(checked, report)
+    if len(checked) < 2 or not all(part.coco['images'] for part in checked):
+        reason = 'data with no image for training or none for validation'
+        report.add('refused', reason, parts[0].source)
+    return checked
+
+
+def _check_outlines(part: Part, report: Report, *, required: bool) -> None:
+    if required:
+        require_outlines(part, report)
+        return
+    for one in part.coco.get('annotations', ()):
+        if 'segmentation' in one:
+            reason = 'outlines are left out; form instances trains on them'
+            report.add('note', reason, f'{part.source}: annotation {one["id"]}')
+
+
+def _check_classes(parts: Sequence[Part], report: Report) -> None:
+    """List the classes of objects or images, and check that each can be learnt."""
+    images = parts[0].coco['images']
+    if 'annotations' in parts[0].coco:
+        note_empty(parts[0], report)
+    elif not images or 'label' not in images[0]:
+        return
+    elif len(parts) == 2:
+        check_labels(parts, report)
+        note_contradictions(parts, report)
+    list_classes(parts, report)
+
+
+def check_parts(
+    parts: Sequence[Part],
+    report: Report,
+    *,
+    decode: bool = True,
+    value_range: ValueRange | None = None,
+) -> tuple[list[Part], Facts]:
+    """The rules of :func:`check` alone: no split, and the report is not finished.
+
+    Args:
+        parts: Data whose categories are matched by name to those of the first.
+        report: Gets every image and label that is skipped, altered or refused.
+        decode: Decode every image; else only headers are read.
+        value_range: See :func:`check`.
+
+    Returns:
+        The checked parts, without what is skipped or refused, and the facts of their images.
+    """
+    checked = [_check_entries(part, report) for part in parts]
+    paths = {
+        part.root / image['file_name']: None for part in checked for image in part.coco['images']
+    }
+    facts = inspect_images([*paths], decode=decode, value_range=value_range)
+    has_objects = all('annotations' in part.coco for part in checked)
+    for part in checked:
+        if has_objects:
+            check_categories(part, report)
+            link_objects(part, report)
+        _check_files(part, facts, report)
+        if has_objects:
+            check_objects(part, report)
+    if has_objects:
+        drop_parents(checked, report)
+        match_categories(checked, report)
+    return checked, facts
+
+
+def _check_entries(part: Part, report: Report) -> Part:
+    """Images with a name and an id of their own."""
+    report.read['images'] += len(part.coco['images'])
+    images = []
+    names: set[str] = set()
+    ids: set[int | str] = set()
+    for number, image in enumerate(part.coco['images'], 1):
+        try:
+            _check_entry(image, names, ids)
+            if 'annotations' not in part.coco:
+                _check_listed(image['file_name'])
+        except Fault as fault:
+            report.add_fault(fault, f'{part.source}: {image.get("file_name") or f"image {number}"}')
+            continue
+        names.add(image['file_name'])
+        ids.add(image['id'])
+        images.append(image)
+    return Part({**part.coco, 'images': images}, part.root, part.source)
+
+
+def _check_entry(image: Coco, names: set[str], ids: set[int | str]) -> None:
+    name = image.get('file_name')
+    if not isinstance(name, str) or not name:
+        raise Fault('refused', 'images without file_name')
+    key = image['id'] = read_id(image, 'id', 'images')
+    if name in names:
+        raise Fault('refused', 'images that are listed twice')
+    if key in ids:
+        raise Fault('refused', 'images with the id of another', f'id {key!r}')
+
+
+def _check_listed(name: str) -> None:
+    """Refuse a name that a list of the toolboxes, one name a line, cannot hold."""
+    is_text = name.encode(errors='replace').decode() == name
+    if not is_text or name.splitlines() != [name.strip()]:
+        reason = (
+            'file names that begin or end with a space, have a line break, or are not UTF-8:'
+            ' rename them'
+        )
+        raise Fault('refused', reason, repr(name))
+
+
+def _check_files(part: Part, facts: Facts, report: Report) -> None:
+    """Leave out images that cannot be read or whose size is wrong, with their objects."""
+    objects: dict[int | str, list[Coco]] = {image['id']: [] for image in part.coco['images']}
+    for one in part.coco.get('annotations', ()):
+        objects[one['image_id']].append(one)
+    kept = []
+    for image in part.coco['images']:
+        path = part.root / image['file_name']
+        try:
+            if facts[path].fault:
+                raise Fault('refused', 'images that cannot be read', facts[path].fault)
+            if 'annotations' in part.coco and 'mask' not in image:
+                check_size(image, facts[path], objects[image['id']], report, str(path))
+            else:
+                check_mask_size(image, facts[path])
+                if image.get('mask_size'):
+                    check_place(path, Path(image['mask']))
+        except Fault as fault:
+            report.add_fault(fault, str(path))
+            continue
+        kept.append(image)
+    names = {image['file_name'] for image in kept}
+    part.coco = part_of(part, names).coco
+
+
+def _note_files(facts: Facts, report: Report) -> None:
+    """Note images that are turned by EXIF, files of several, and transparent ones."""
+    for path, known in facts.items():
+        if known.orientation != 1:
+            report.add(
+                'note',
+                'images turned by EXIF: labels are taken as drawn on the upright image',
+                str(path),
+            )
+        if known.frames > 1:
+            reason = 'files of several images, such as TIFF stacks: the first is used'
+            report.add('note', reason, f'{path} ({known.frames})')
+        if known.alpha:
+            report.add(
+                'note',
+                'images with transparent pixels: training sees their colour, prediction white;'
+                ' --bands 1 2 3'
+                ' takes the colour in both, --bands 1 2 3 4 a fourth band that is no transparency',
+                str(path),
+            )
+
+
+def _note_deep(facts: Facts, report: Report) -> None:
+    """Report 16-bit images of which training would see a small part of the grey levels."""
+    deep = {path: known.range for path, known in facts.items() if known.range}
+    if not deep:
+        return
+    low = min(least for least, _ in deep.values())
+    high = max(greatest for _, greatest in deep.values())
+    if high < HALF_RANGE:
+        seen = f'training sees {int(low) >> 8} to {int(high) >> 8} of 255'
+        reason = (
+            f'images of 16 bits with values of {low:g} to {high:g} only, {seen}: give --range'
+            ' LOW HIGH'
+        )
+        for path in deep:
+            report.add('altered', reason, str(path))
+
+
+def _note_duplicates(parts: Sequence[Part], facts: Facts, report: Report) -> None:
+    """Note images of both parts, and validation images that look like a training image."""
+    if len(parts) < 2:
+        return
+    files = [
+        {str((part.root / image['file_name']).resolve()) for image in part.coco['images']}
+        for part in parts
+    ]
+    both = files[0] & files[1]
+    reason = 'images of training and validation at once: their scores say nothing of other images'
+    for file in sorted(both):
+        report.add('note', reason, file)
+    known = {path.absolute(): one.hash for path, one in facts.items() if one.hash}
+    hashes = []
+    for part in parts:
+        paths = [(part.root / image['file_name']).absolute() for image in part.coco['images']]
+        hashes.append({str(path): known[path] for path in paths if path in known})
+    for val, train in near_duplicates(*hashes):
+        if str(Path(val).resolve()) in both:
+            continue
+        report.add('note', 'validation images that look like a training image', f'{val} = {train}')
+
+
+def _count_used(parts: Sequence[Part], report: Report) -> None:
+    for name, part in zip(('training', 'validation'), parts, strict=False):
+        report.used[f'{name} images'] += len(part.coco['images'])
+        if 'annotations' in part.coco:
+            with_objects = {one['image_id'] for one in part.coco['annotations']}
+            empty = len(part.coco['images']) - len(with_objects)
+            report.used[f'{name} images without objects'] += empty
+            report.used[f'{name} objects'] += len(part.coco['annotations'])

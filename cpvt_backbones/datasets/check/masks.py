@@ -1,0 +1,423 @@
+"""Rules for the values of masks: which are classes, and what they are called."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from ..read.masks import (
+    COLOUR,
+    GREY,
+    IGNORE,
+    ClassNames,
+    MaskedImages,
+    MaskFacts,
+    in_one_piece,
+    read_codes,
+    rgb_of,
+)
+from ..report import Report
+
+LARGEST = 254  # class index
+RARE = 1e-4  # of all pixels: a value that must be named
+INSTANCES = 3  # values that at least one mask of instance numbers has
+SAMPLE = 20  # masks in which instances and blurred edges are looked for
+EDGE_VALUES = 4  # of blurred masks, at least
+MANY = 32  # values, of which a class map has one somewhere in a square of 3 x 3 px
+MOST_IGNORED = 0.5  # of all pixels: 255, unless --ignore 255 says that it is meant
+NAME_THEM = 'name all from 0 in --classes, or each with its colour (NAME 9 9 9 is the value 9)'
+
+
+@dataclass
+class Values:
+    """All values of a set of masks.
+
+    Args:
+        pixels: Number of pixels of each value.
+        files: Pixels in each mask that has the value.
+        nodata: Values that a mask has and declares as ``nodata``.
+        missing: Number of pixels without data, whose value is no class index.
+    """
+
+    pixels: Counter[int] = field(default_factory=Counter)
+    files: dict[int, Counter[Path]] = field(default_factory=dict)
+    nodata: set[int] = field(default_factory=set)
+    missing: int = 0
+
+    def describe(self, value: int) -> str:
+        """A value as ``value 9 (12 px, masks/3.png)``."""
+        files = self.files[value]
+        ((most, _),) = files.most_common(1)
+        where = f'{most}' if len(files) == 1 else f'in {len(files)} masks, most in {most}'
+        return f'{name_of(value)} ({self.pixels[value]} px, {where})'
+
+    def share(self, value: int) -> str:
+        """A value as ``value 9, 12.34% of the pixels``."""
+        return f'{name_of(value)}, {self._percent(self.pixels[value])}'
+
+    def share_missing(self) -> str:
+        """The pixels without data as ``nodata, 12.34% of the pixels``."""
+        return f'nodata, {self._percent(self.missing)}'
+
+    def _percent(self, count: int) -> str:
+        return f'{count / (self.pixels.total() + self.missing):.2%} of the pixels'
+
+
+def name_of(value: int) -> str:
+    """A value as ``value 9`` or ``colour (10, 20, 30)``."""
+    return f'colour {rgb_of(value)}' if value >= COLOUR else f'value {value}'
+
+
+def gather(facts: Mapping[Path, MaskFacts]) -> Values:
+    """The values of all masks."""
+    values = Values()
+    for path, one in facts.items():
+        values.pixels.update(one.values)
+        for value, count in one.values.items():
+            values.files.setdefault(value, Counter())[path] = count
+        if one.nodata is not None and one.nodata in one.values:
+            values.nodata.add(one.nodata)
+        values.missing += one.missing
+    return values
+
+
+def as_indices(facts: MaskFacts) -> MaskFacts:
+    """Class indices of a grey mask that is stored as RGB."""
+    values = Counter[int]()
+    for value, count in facts.values.items():
+        values[value & 0xFF if value >= COLOUR else value] += count
+    return replace(facts, values=values)
+
+
+@dataclass
+class MaskClasses:
+    """Names of the classes, and the index of the class of each value of the masks."""
+
+    names: list[str] = field(default_factory=list)
+    table: dict[int, int] = field(default_factory=dict)
+
+
+def find_classes(
+    masks: MaskedImages, report: Report, *, ignore: Collection[int] = ()
+) -> MaskClasses:
+    """Find the classes of masks.
+
+    255 is a class if all masks together have the values 0 and 255 only, and if it is named with its
+    colour, 255 255 255; else it is no class. A value that masks declare as ``nodata`` is no class,
+    unless its colour is named; if it would be a class without that, it is refused.
+
+    Args:
+        masks: Nothing is judged before all can be read. Without names of the user, classes are
+            called by their value or colour.
+        report: Gets the share of each class, and values that are refused.
+        ignore: Values that are no class; of classes with colours, their numbers from 0.
+    """
+    facts, named = masks.facts, masks.named
+    if not facts or any(one.size is None for one in facts.values()):
+        return MaskClasses()
+    values = gather(facts)
+    coloured = _are_colours(values, report)
+    if not coloured:
+        facts = {path: as_indices(one) for path, one in facts.items()}
+        values = gather(facts)
+    order = _order(values, named, {*ignore, *values.nodata}, coloured=coloured)
+    left_out = {order[i] if i < len(order) else i for i in ignore}
+    of_colours = coloured or bool(named and named.colours)
+    if not of_colours and ask_about_nodata(values, order, left_out, report):
+        return MaskClasses()
+    left_out |= values.nodata - {*order}
+    if _refuse_values(facts, values, order, left_out, report, named=named, of_colours=of_colours):
+        return MaskClasses()
+    kept = [i for i, value in enumerate(order) if value not in left_out]
+    table = {order[i]: new for new, i in enumerate(kept)}
+    names = [named.names[i] if named else _default_name(order[i]) for i in kept]
+    _list_classes(values, names, table, report)
+    refuse_shares(values, names, table, left_out, report)
+    if not coloured:  # grey images are stored as RGB, too
+        table |= {COLOUR + GREY * value: i for value, i in table.items() if value < COLOUR}
+    return MaskClasses(names, table)
+
+
+def _order(
+    values: Values, named: ClassNames | None, ignore: Collection[int], *, coloured: bool
+) -> list[int]:
+    """The values that are classes, in the order of the classes."""
+    if named and named.colours:
+        return [_code_of(colour, coloured=coloured) for colour in named.colours]
+    if coloured:
+        # Names without colours say nothing of which is which.
+        return [] if named else sorted(values.pixels)
+    if {*values.pixels} == {0, IGNORE} and IGNORE not in ignore:
+        return [0, IGNORE]
+    if named:
+        return [*range(len(named.names))]
+    found = {*values.pixels} - {IGNORE, *ignore}
+    return [*range(max(found, default=0) + 1)]
+
+
+def _code_of(colour: tuple[int, int, int], *, coloured: bool) -> int:
+    red, green, blue = colour
+    is_index = not coloured and red == green == blue
+    return red if is_index else COLOUR + (red << 16) + (green << 8) + blue
+
+
+def _refuse_values(
+    facts: Mapping[Path, MaskFacts],
+    values: Values,
+    order: Sequence[int],
+    left_out: Collection[int],
+    report: Report,
+    *,
+    named: ClassNames | None,
+    of_colours: bool,
+) -> bool:
+    """Refuse values that cannot be meant as they are; true if there are any."""
+    before = report.count('refused')
+    if not of_colours and refuse_palettes(facts, report):
+        return True
+    is_complete = named is not None and {*values.pixels} <= {*order, *left_out}
+    if not is_complete and refuse_blurred(facts, report):
+        return True
+    if not of_colours and refuse_two_codes(facts, {*order, *left_out}, report):
+        return True
+    if named:
+        compare_names(values, named, order, left_out, report)
+    elif len(order) <= LARGEST + 1 and not refuse_instances(facts, report, of_colours):
+        ask_about(values, order, left_out, report)
+    if len(order) > LARGEST + 1:
+        most = max(values.pixels)
+        reason = (
+            f'more than {LARGEST + 1} classes: are these instance numbers, or were colours blended?'
+        )
+        report.add('refused', reason, values.describe(most))
+    return report.count('refused') > before
+
+
+def _default_name(value: int) -> str:
+    return f'class_{value & 0xFFFFFF:06x}' if value >= COLOUR else f'class_{value}'
+
+
+def _list_classes(
+    values: Values, names: Sequence[str], table: Mapping[int, int], report: Report
+) -> None:
+    """Give the report the value and share of each class, and of the pixels without class."""
+    for value, index in table.items():
+        report.classes.append(f'{index:7} {names[index]}: {values.share(value)}')
+    for value in sorted({*values.pixels} - {*table}):
+        report.classes.append(f'{"-":>7} no class: {values.share(value)}')
+    if values.missing:
+        report.classes.append(f'{"-":>7} no class: {values.share_missing()}')
+
+
+def _are_colours(values: Values, report: Report) -> bool:
+    """True for masks in colours. Grey RGB images are class indices."""
+    in_rgb = [value for value in values.pixels if value >= COLOUR]
+    if not any(len({*rgb_of(value)}) > 1 for value in in_rgb):
+        return False
+    for value in sorted({*values.pixels} - {*in_rgb}):
+        report.add(
+            'refused', 'masks of class indices among masks in colours', values.describe(value)
+        )
+    return True
+
+
+def compare_names(
+    values: Values,
+    named: ClassNames,
+    order: Sequence[int],
+    left_out: Collection[int],
+    report: Report,
+) -> None:
+    """Refuse values without a name; note names without a value."""
+    known = {*order, *left_out} if named.colours else {*order, IGNORE, *left_out}
+    unnamed = sorted({*values.pixels} - known)
+    reason = f'values of masks without a name in {named.file}'
+    if named.colours:
+        reason += ' (its colours are compared with those of the masks, grey ones with values)'
+    elif unnamed:
+        reason += f': {NAME_THEM}'
+    for value in unnamed:
+        report.add('refused', reason, values.describe(value))
+    if [*order] == [0, IGNORE] and len(named.names) != 2:
+        report.add(
+            'refused',
+            'masks of 0 and 255 have two classes; --ignore 255 leaves 255 out',
+            f'{named.file} names {len(named.names)}',
+        )
+    elif not unnamed:
+        for value, name in zip(order, named.names, strict=False):
+            if value not in values.pixels and value not in left_out:
+                report.add('note', 'classes that no mask has', name)
+
+
+def ask_about(
+    values: Values, order: Sequence[int], left_out: Collection[int], report: Report
+) -> None:
+    """Refuse values that may be mistakes: hardly a pixel, or none, although a higher value
+    occurs.
+    """
+    total = values.pixels.total()
+    missing = [value for value in order if value not in values.pixels and value not in left_out]
+    if missing:
+        found = ', '.join(str(value) for value in sorted(values.pixels))
+        reason = f'values with gaps: {NAME_THEM}; --ignore leaves values out'
+        report.add('refused', reason, f'the masks have {found}, but no {missing[0]}')
+    for value in sorted({*order} & {*values.pixels} - {*left_out}):
+        if value and values.pixels[value] < RARE * total:
+            reason = (
+                f'values of fewer than {RARE:.2%} of the pixels: name them in --classes, or leave'
+                ' them out by --ignore'
+            )
+            report.add('refused', reason, values.describe(value))
+
+
+def ask_about_nodata(
+    values: Values, order: Sequence[int], left_out: Collection[int], report: Report
+) -> bool:
+    """Refuse a value that masks declare as ``nodata``, and that would be a class; true if there is
+    one.
+
+    Some tools declare 0, and mean the background.
+    """
+    doubtful = sorted(values.nodata & {*order} - {*left_out})
+    for value in doubtful:
+        reason = (
+            f'masks that declare a class as nodata: --ignore {value} leaves it out; named with its'
+            f' colour in --classes (NAME {value} {value} {value}), it is a class'
+        )
+        report.add('refused', reason, values.describe(value))
+    return bool(doubtful)
+
+
+def refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: bool) -> bool:
+    """Refuse masks that number the objects of an image: 1 to k, each in one piece, k different
+    between images.
+    """
+    counts = {}
+    for path, one in facts.items():
+        found = {*one.values} - {0}
+        if coloured or found != {*range(1, len(found) + 1)}:
+            return False
+        counts[path] = len(found)
+    if len({*counts.values()}) < 2 or max(counts.values()) < INSTANCES:
+        return False
+    sample = sorted((path for path in counts if counts[path]), key=lambda path: -counts[path])[
+        :SAMPLE
+    ]
+    pieces = []
+    for path in sample:
+        codes = read_codes(path) & 0xFF
+        pieces += [in_one_piece(codes == value) for value in range(1, counts[path] + 1)]
+    if np.mean(pieces) < 0.8:
+        return False
+    reason = (
+        'masks that number objects from 1: the form instances takes them; for classes, name them'
+        ' in classes'
+    )
+    for path in sample:
+        report.add('refused', reason, str(path))
+    return True
+
+
+def refuse_palettes(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
+    """Refuse values that palettes give other colours in other masks.
+
+    Programs that choose the palette of each file leave no meaning to the values.
+    """
+    seen: dict[int, dict[tuple[int, ...], Path]] = {}
+    for path, one in facts.items():
+        for value in one.values:
+            if value < len(one.colours):
+                seen.setdefault(value, {}).setdefault(one.colours[value], path)
+    reason = (
+        'values whose colours differ from palette to palette: name each class in --classes with its'
+        ' colour (NAME 128 64 0), or with its value (NAME 9 9 9 is the value 9)'
+    )
+    for value, colours in seen.items():
+        if len(colours) > 1:
+            first, second, *_ = (f'{colour} in {path}' for colour, path in colours.items())
+            report.add('refused', reason, f'{name_of(value)}: {first}, {second}')
+    return any(len(colours) > 1 for colours in seen.values())
+
+
+def refuse_two_codes(
+    facts: Mapping[Path, MaskFacts], known: Collection[int], report: Report
+) -> bool:
+    """Refuse masks of 0 and 255 beside masks of other values, such as predicted class maps.
+
+    In these, 255 would be no class. It is taken as such if more masks have it beside other values
+    than alone, and if it is ``known``.
+    """
+    if IGNORE in known:
+        return False
+    alone, beside, others = [], 0, 0
+    for path, one in facts.items():
+        found = {*one.values} - {0}
+        if found == {IGNORE}:
+            alone.append(path)
+        elif IGNORE in found:
+            beside += 1
+        elif found:
+            others += 1
+    if not others + beside or len(alone) <= beside:
+        return False
+    reason = (
+        'masks of 0 and 255 beside masks of 0 and 1, or of more values: use the same values in all;'
+        ' --ignore 255 says that 255 is no class'
+    )
+    for path in alone:
+        report.add('refused', reason, str(path))
+    return True
+
+
+def refuse_blurred(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
+    """Refuse masks of which most values are only on edges, as smooth resizing leaves them."""
+    sample = sorted(facts, key=lambda path: -len(facts[path].values))[:SAMPLE]
+    inside: set[int] = set()
+    found: dict[Path, set[int]] = {}
+    for path in sample:
+        if len(facts[path].values) <= 2:  # nothing between two values
+            continue
+        codes = read_codes(path).astype(np.float64)  # exact, and OpenCV takes it
+        kernel = np.ones((3, 3), np.uint8)
+        flat = cv2.erode(codes, kernel) == cv2.dilate(codes, kernel)
+        inside |= {*np.unique(codes[flat]).astype(int).tolist()}
+        found[path] = {*np.unique(codes).astype(int).tolist()}
+    seen = set().union(*found.values())
+    edges = seen - inside
+    if len(edges) < EDGE_VALUES or len(edges) <= len(seen) / 2:
+        return False
+    if not inside and len(seen) <= MANY:  # drawn in lines or single pixels
+        return False
+    reason = (
+        'masks with blurred edges, which give values that are no classes: draw and resize them'
+        ' without smoothing (nearest neighbour); of photographs: images and masks are swapped'
+    )
+    for path, values in found.items():
+        if values & edges:
+            detail = f'{len(values & edges)} of its {len(values)} values are only on edges'
+            report.add('refused', reason, f'{path} ({detail})')
+    return True
+
+
+def refuse_shares(
+    values: Values,
+    names: Sequence[str],
+    table: Mapping[int, int],
+    left_out: Collection[int],
+    report: Report,
+) -> None:
+    """Refuse masks of which nothing can be learnt: of one class, or with most pixels of none."""
+    total = values.pixels.total()
+    ignored = values.pixels[IGNORE] if IGNORE not in {*table, *left_out} else 0
+    if ignored > MOST_IGNORED * total:
+        reason = 'most pixels are of no class (255); --ignore 255 says that this is meant'
+        report.add('refused', reason, values.share(IGNORE))
+    used = [value for value in table if values.pixels[value]]
+    if len(used) < 2:
+        found = [f'{names[table[value]]} ({name_of(value)})' for value in used]
+        reason = 'masks of one class, of which nothing is learnt'
+        report.add('refused', reason, ', '.join(found) or 'no pixel is of a class')

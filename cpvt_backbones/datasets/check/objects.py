@@ -1,0 +1,356 @@
+"""Rules for objects, which have a box, an outline, or both, and for their ids."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..dataset import Coco, Part
+from ..report import Fault, Report
+from ..shapes import (
+    ROUNDING,
+    Box,
+    area_of_outline,
+    box_of_outline,
+    can_be_decoded,
+    clip_box,
+    is_number,
+    is_polygon,
+    is_rle,
+    overhang,
+    read_box,
+    rotation_of,
+    turn_box,
+)
+
+MANY = 0.1  # of all boxes
+FEWEST = 3  # boxes that reach out of their image, to be many
+SLACK = 3.0  # px between a side of a box and its outline, or SLACK_SHARE of the longer side
+SLACK_SHARE = 0.05
+
+
+def _corners(box: Box) -> Box:
+    return [box[0], box[1], box[2] - box[0], box[3] - box[1]]
+
+
+def _swapped(box: Box) -> Box:
+    return [box[1], box[0], box[3], box[2]]
+
+
+def _centred(box: Box) -> Box:
+    return [box[0] - box[2] / 2, box[1] - box[3] / 2, box[2], box[3]]
+
+
+# What four numbers may be in place of left, top, width, height.
+READINGS: dict[str, Callable[[Box], Box]] = {
+    'corners x1, y1, x2, y2': _corners,
+    'top, left, height, width (x and y swapped)': _swapped,
+    'centre x, centre y, width, height': _centred,
+}
+
+
+@dataclass(frozen=True)
+class _Case:
+    where: str
+    box: Box
+    size: tuple[int, int]  # of the image
+    extent: Box | None  # of the outline
+
+
+@dataclass
+class BoxDoubts:
+    """The boxes of a part that reach out of their image, and those that differ from their outlines.
+
+    Args:
+        count: Boxes.
+        with_outline: Boxes of objects with an outline.
+    """
+
+    count: int = 0
+    with_outline: int = 0
+    outside: list[_Case] = field(default_factory=list)
+    misfits: list[_Case] = field(default_factory=list)
+
+    def add(self, box: Box, image: Coco, outline: Any, where: str) -> None:
+        """Compare a box as given with its image and outline (``None``: it has none)."""
+        self.count += 1
+        size = image['width'], image['height']
+        extent = box_of_outline(outline) if outline is not None else None
+        case = _Case(where, box, size, extent)
+        if overhang(box, *size) > ROUNDING:
+            self.outside.append(case)
+        if extent is not None:
+            self.with_outline += 1
+            if not _fits_outline(box, case):
+                self.misfits.append(case)
+
+    def report(self, report: Report) -> None:
+        """Refuse boxes of which a tenth are in doubt; note or clip fewer."""
+        misread = self._report_misfits(report)
+        many = not misread and len(self.outside) >= max(FEWEST, MANY * self.count)
+        reason = 'boxes are clipped to their image'
+        if many:
+            guess = _guess(self.outside, _fits_image)
+            reason = f'boxes that reach out of their image, a tenth of all or more{guess}'
+        for case in self.outside:
+            if not many and not _reaches_in(case):  # skipped, which is reported elsewhere
+                continue
+            detail = f'{case.box} in {case.size[0]} x {case.size[1]}'
+            report.add('refused' if many else 'altered', reason, f'{case.where} ({detail})')
+
+    def _report_misfits(self, report: Report) -> bool:
+        many = bool(self.misfits) and len(self.misfits) >= MANY * self.with_outline
+        reason = 'boxes that differ from their outlines: the box counts'
+        if many:
+            guess = _guess(self.misfits, _fits_outline)
+            reason = f'boxes that differ from their outlines, a tenth of all or more{guess}'
+        for case in self.misfits:
+            extent = [round(side, 1) for side in case.extent or []]
+            detail = f'box {case.box}, its outline is in {extent}'
+            report.add('refused' if many else 'note', reason, f'{case.where} ({detail})')
+        return many
+
+
+def _fits_outline(box: Box, case: _Case) -> bool:
+    """True if the sides of a box are those of the outline, both clipped to the image."""
+    if case.extent is None:
+        return False
+    slack = max(SLACK, SLACK_SHARE * max(case.extent[2:]))
+    pairs = zip(_sides(box, case.size), _sides(case.extent, case.size), strict=True)
+    return all(abs(one - other) <= slack for one, other in pairs)
+
+
+def _sides(box: Box, size: tuple[int, int]) -> list[float]:
+    """Left, top, right and bottom, within the image."""
+    sides = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
+    return [min(max(side, 0.0), float(size[i % 2])) for i, side in enumerate(sides)]
+
+
+def _reaches_in(case: _Case) -> bool:
+    left, top, right, bottom = _sides(case.box, case.size)
+    return right > left and bottom > top
+
+
+def _fits_image(box: Box, case: _Case) -> bool:
+    return min(box[2:]) > 0 and overhang(box, *case.size) <= ROUNDING
+
+
+def _guess(cases: list[_Case], fits: Callable[[Box, _Case], bool]) -> str:
+    """What boxes may be, as the end of a sentence: the reading by which nearly all fit."""
+    for name, read in READINGS.items():
+        if sum(fits(read(case.box), case) for case in cases) >= (1 - MANY) * len(cases):
+            return f'. Are these {name}? COCO has left, top, width, height'
+    return '. Are they of other or resized images? If they are meant, correct them in the file'
+
+
+def link_objects(part: Part, report: Report) -> None:
+    """Give each object the integer id of its image, and check its category; others are left out."""
+    report.read['objects'] += len(part.coco['annotations'])
+    images = part.coco['images']
+    new_ids = {image['id']: image['id'] for image in images}
+    if not all(isinstance(image['id'], int) for image in images):
+        report.add('altered', 'image ids that are no integers are replaced', part.source)
+        new_ids = {image['id']: number for number, image in enumerate(images, 1)}
+    by_text = {str(old): new for old, new in new_ids.items()}
+    categories = {category['id']: category['id'] for category in part.coco['categories']}
+    category_texts = {str(key): key for key in categories}
+    kept = []
+    for number, one in enumerate(part.coco['annotations'], 1):
+        where = f'{part.source}: annotation {one.get("id", f"number {number}")}'
+        try:
+            one['image_id'] = _find(one, 'image_id', new_ids, by_text, report, where)
+            one['category_id'] = _find(
+                one, 'category_id', categories, category_texts, report, where
+            )
+        except Fault as fault:
+            report.add_fault(fault, where)
+            continue
+        kept.append(one)
+    for image in images:
+        image['id'] = new_ids[image['id']]
+    part.coco['annotations'] = kept
+
+
+def read_id(entry: Coco, key: str, entries: str) -> int | str:
+    """An id of a COCO entry; 1.0, as pandas writes it, is 1.
+
+    ``Fault`` if there is none.
+
+    Args:
+        entry: Image, annotation or category.
+        key: ``id``, ``image_id`` or ``category_id``.
+        entries: Of what, for the message.
+    """
+    value = entry.get(key)
+    if value is None:
+        raise Fault('refused', f'{entries} without {key}')
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        reason = f'{entries} whose {key} is neither a whole number nor text'
+        raise Fault('refused', reason, repr(value))
+    return value
+
+
+def _find(
+    one: Coco,
+    key: str,
+    known: dict[int | str, int],
+    by_text: dict[str, int],
+    report: Report,
+    where: str,
+) -> int:
+    """The id that an annotation refers to by ``image_id`` or ``category_id``."""
+    value = read_id(one, key, 'annotations')
+    if value in known:
+        return known[value]
+    if str(value) in by_text:
+        report.add('altered', f'{key} as text where a number is meant, or the reverse', where)
+        return by_text[str(value)]
+    if key == 'image_id':
+        raise Fault('skipped', 'annotations of images that are not listed', f'image_id {value!r}')
+    raise Fault(
+        'refused', 'annotations of categories that are not listed', f'category_id {value!r}'
+    )
+
+
+def check_objects(part: Part, report: Report) -> None:
+    """Complete and check all objects of images that are used."""
+    images = {image['id']: image for image in part.coco['images']}
+    kept = []
+    ids = set()
+    seen = set()
+    doubts = BoxDoubts()
+    for number, one in enumerate(part.coco['annotations'], 1):
+        image = images[one['image_id']]
+        key = one.get('id')
+        where = (
+            f'{part.root / image["file_name"]}: annotation'
+            f' {key if "id" in one else f"number {number}"}'
+        )
+        try:
+            checked = _check_object(one, image, report, where, doubts)
+            content = _content(checked)
+            if content in seen:
+                raise Fault('skipped', 'objects that are listed twice')
+        except Fault as fault:
+            report.add_fault(fault, where)
+            continue
+        seen.add(content)
+        if isinstance(key, bool) or not isinstance(key, int) or key in ids:
+            report.add(
+                'altered',
+                'annotation ids that are missing, not integers or used twice are replaced',
+                where,
+            )
+        ids.add(key if isinstance(key, (int, str)) else None)
+        kept.append(checked)
+    for number, one in enumerate(kept, 1):
+        one['id'] = number
+    part.coco['annotations'] = kept
+    doubts.report(report)
+
+
+def _content(one: Coco) -> tuple[Any, ...]:
+    """What two annotations of one object have in common."""
+    outline = json.dumps(one['segmentation']) if 'segmentation' in one else ''
+    return one['image_id'], one['category_id'], one['iscrowd'], *one['bbox'], outline
+
+
+def _check_object(one: Coco, image: Coco, report: Report, where: str, doubts: BoxDoubts) -> Coco:
+    """An annotation with box, area and ``iscrowd``, clipped to its image."""
+    box = read_box(one)
+    outline = _check_outline(one, image, box is not None, report, where)
+    if box is None:
+        if outline is None:
+            raise Fault('refused', 'objects with neither bbox nor outline')
+        box = box_of_outline(outline)
+        report.add('altered', 'bbox is derived from the outline', where)
+    doubts.add(box, image, None if one.get('iscrowd') else outline, where)
+    if outline is None and rotation_of(one):
+        box = turn_box(box, rotation_of(one))
+        one = {**one, 'attributes': {**one['attributes'], 'rotation': 0.0}}
+        report.add('altered', 'turned boxes become the upright box around them', where)
+    box = clip_box(box, image['width'], image['height'])
+    iscrowd = _is_ignored(one, report, where)
+    checked = {**one, 'bbox': box, 'iscrowd': iscrowd, 'area': _area_of(one, box, outline)}
+    checked.pop('segmentation', None)
+    checked.pop('ignore', None)
+    if outline is not None:
+        checked['segmentation'] = outline
+    return checked
+
+
+def _is_ignored(one: Coco, report: Report, where: str) -> int:
+    """``iscrowd`` of an annotation: 1 also for ``ignore``, whose objects mmdet trains on as
+    background and counts in the evaluation.
+    """
+    for key in ('iscrowd', 'ignore'):
+        value = one.get(key) or 0
+        if value not in (0, 1):
+            raise Fault('refused', f'{key} is neither 0 nor 1', repr(value))
+        if value and key == 'ignore' and not one.get('iscrowd'):
+            reason = 'objects to ignore are ignored in training and evaluation (iscrowd)'
+            report.add('note', reason, where)
+        if value:
+            return 1
+    return 0
+
+
+def _check_outline(one: Coco, image: Coco, has_box: bool, report: Report, where: str) -> Any:
+    """``segmentation`` of an annotation as polygons or RLE; ``None`` if there is none."""
+    outline = one.get('segmentation')
+    if not outline:
+        return None
+    if is_rle(outline):
+        size = [image['height'], image['width']]
+        if outline['size'] != size:
+            raise Fault(
+                'refused', 'RLE of another size than its image', f'{outline["size"]}, not {size}'
+            )
+        if not _adds_up(outline, size[0] * size[1]):
+            raise Fault('refused', 'RLE whose counts do not add up to the pixels of its image')
+        return outline
+    polygons = outline if isinstance(outline, list) else []
+    good = [points for points in polygons if is_polygon(points)]
+    if len(good) < len(polygons) or not good:
+        if not good and not has_box:
+            return None
+        reason = 'polygons of fewer than three points, or of no finite numbers, are left out'
+        report.add('altered', reason, where)
+    return good or None
+
+
+def _adds_up(outline: Coco, pixels: int) -> bool:
+    counts = outline['counts']
+    if isinstance(counts, str):
+        return can_be_decoded(outline)
+    if not isinstance(counts, list) or not all(
+        isinstance(count, int) and count >= 0 for count in counts
+    ):
+        return False
+    return sum(counts) == pixels
+
+
+def _area_of(one: Coco, box: Box, outline: Any) -> float:
+    """Area in px: as given, or that of the outline, or of the box."""
+    given = one.get('area')
+    if given is not None and is_number(given) and given > 0:
+        return given
+    area = 0.0 if outline is None else area_of_outline(outline)
+    return area or box[2] * box[3]
+
+
+def require_outlines(part: Part, report: Report) -> None:
+    """Refuse objects without outline; regions to ignore (``iscrowd``) without one are skipped."""
+    kept = []
+    for one in part.coco['annotations']:
+        if 'segmentation' in one:
+            kept.append(one)
+            continue
+        where = f'{part.source}: annotation {one["id"]}'
+        if one['iscrowd']:
+            report.add('skipped', 'regions to ignore without an outline', where)
+        else:
+            report.add('refused', 'objects without an outline, which form instances needs', where)
+    part.coco['annotations'] = kept

@@ -1,0 +1,1 @@
+"""Choices from checked data: nothing is read or written, but weights that are given."""

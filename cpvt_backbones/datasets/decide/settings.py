@@ -1,0 +1,303 @@
+"""Choose scale, anchors, tiles and schedule from checked data. Nothing is read or written here."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cpvt_backbones.errors import InputError
+
+from ..check.classes import classes_of
+from ..dataset import Coco, Part
+from .tiles import TILE, Tiles, overlap_of, thinnest_of, tile_maps, tile_objects
+
+OBJECT = 16  # px that the smallest class gets at the scale of training
+TOO_SMALL = 12  # px of the smallest class, below which tiles are cut
+SIDES = 320, 640  # px, the least and most of an image's longer side
+CLASS_MAP_SIDE = 480  # px, the most of a segmentor's longer side, and of its crops of tiles
+# px of a segmentor's thinnest class, below which tiles are cut: the finest stride of its features
+TOO_THIN = 4
+VANISHING = 4  # px of an object in training, half the finest stride, below which it is named
+SHRUNK = 0.8  # of the px in the images: a class that keeps more gains little by tiles
+CROPS = (112, 160, 224)  # px, sides that a classifier is trained at
+
+
+@dataclass
+class Settings:
+    """What is written, and what the config says of it.
+
+    Args:
+        parts: Training and validation data, as they are trained on: with tiles, those of the
+            tiles.
+        classes: Names of the classes.
+        fields: Numbers and sources of the template, without text of the data.
+        about: The training images in a line.
+        remarks: Lines to print.
+        infer: Options of tools/infer.py beside config, checkpoint and images.
+        tiles: Tiles of both parts, if they are cut.
+    """
+
+    parts: Sequence[Part]
+    classes: Sequence[str]
+    fields: dict[str, Any]
+    about: str
+    remarks: list[str] = field(default_factory=list)
+    infer: str = ''
+    tiles: Sequence[Tiles] = ()
+
+
+def median_size(part: Part) -> np.ndarray:
+    """Width and height of the images, px."""
+    return np.median([(image['width'], image['height']) for image in part.coco['images']], axis=0)
+
+
+def describe(part: Part) -> str:
+    """Number and size of the images."""
+    width, height = median_size(part)
+    return f'{len(part.coco["images"])} training images, median {width:.0f} x {height:.0f} px'
+
+
+def passes(images: int) -> float:
+    """Times that a training sees its images: few through many images, at most 40."""
+    return float(np.clip(8000 / images, 12, 40))
+
+
+def iterations(part: Part) -> int:
+    """Iterations of four images."""
+    count = len(part.coco['images'])
+    return round(count * passes(count) / 4)
+
+
+def scaled(size: np.ndarray, factor: float) -> tuple[int, ...]:
+    """Width and height at a scale, at least 32 px."""
+    return tuple(max(32, round(side * factor)) for side in size.tolist())
+
+
+def factor_of(image: Coco, scale: Sequence[int]) -> float:
+    """Factor by which the toolboxes resize an image to the largest size within a scale."""
+    sides = image['width'], image['height']
+    return min(max(scale) / max(sides), min(scale) / min(sides))
+
+
+def enlarged(factor: float) -> list[str]:
+    """How to predict on larger images, if those of the training are enlarged."""
+    if factor <= 1:
+        return []
+    return [
+        f'small images are enlarged {factor:.2f} times; if objects have as many px in larger'
+        f' photos, add --scale {factor:.2f} to the command of tools/infer.py'
+    ]
+
+
+def vanishing(parts: Sequence[Part], scale: Sequence[int]) -> list[str]:
+    """The images, such as long ones, whose objects are shrunk to less than ``VANISHING`` px."""
+    found: list[str] = []
+    for coco in (part.coco for part in parts):
+        images = {image['id']: image for image in coco['images']}
+        for one in coco['annotations']:
+            side, image = math.prod(one['bbox'][2:]) ** 0.5, images[one['image_id']]
+            if factor_of(image, scale) * side < VANISHING <= side:
+                found.append(image['file_name'])
+    if not found:
+        return []
+    names = [*dict.fromkeys(found)]
+    more = ', ...' if len(names) > 3 else ''
+    return [
+        f'objects shrunk to less than {VANISHING} px: {len(found)}; cut these images'
+        f' into parts: {", ".join(names[:3])}{more}'
+    ]
+
+
+def about_tiles(part: Part) -> str:
+    """How a config trains on tiles."""
+    count = len(part.coco['images'])
+    return f'the config trains on {count} tiles of {TILE} px, at the scale of the images'
+
+
+def options_of_tiles(side: int, overlap: int) -> str:
+    """Options of tools/infer.py by which it predicts in tiles, at the scale of the training."""
+    return f' --scale native --tile-size {side} --overlap {overlap} --max-pixels {side**2}'
+
+
+def _parts_of(tiles: Sequence[Tiles]) -> list[Part]:
+    """The parts that a config trains on, if it trains on tiles."""
+    return [Part(one.coco, one.part.root, one.part.source) for one in tiles]
+
+
+def object_settings(task: str, parts: Sequence[Part], *, suffix: str = '.jpg') -> Settings:
+    """Settings of a detector or instance segmentor.
+
+    The class of the smallest objects gets ``OBJECT`` px, the longer side of the image ``SIDES``.
+    Smaller images are enlarged. Where objects would be smaller than ``TOO_SMALL`` px, and are
+    larger in the images, these are cut into tiles, files with ``suffix``.
+    """
+    about = describe(parts[0])
+    size = median_size(parts[0])
+    small, label = smallest_class(parts[0].coco)
+    longest = float(size.max())
+    factor = min(max(min(1.0, OBJECT / small), SIDES[0] / longest), SIDES[1] / longest)
+    scale = scaled(size, factor)
+    seen, _ = smallest_class(parts[0].coco, scale)
+    names = {category['id']: category['name'] for category in parts[0].coco['categories']}
+    remark = f'smallest objects, {names[label]}: side of {small:.0f} px in the images'
+    infer = ''
+    tiles: list[Tiles] = []
+    if seen < min(TOO_SMALL, SHRUNK * small):
+        overlap = overlap_of(parts)
+        tiles = [tile_objects(part, overlap=overlap, suffix=suffix) for part in parts]
+        parts = _parts_of(tiles)
+        remark += f', {seen:.0f} px if shrunk to {max(scale)} px: {about_tiles(parts[0])}'
+        infer = options_of_tiles(TILE, overlap)
+        scale, factor = (TILE, TILE), 1.0
+    else:
+        remark += f', {seen:.0f} px in training (images of {max(scale)} px)'
+    remarks = [remark, *vanishing(parts, scale), *enlarged(factor)]
+    fields: dict[str, Any] = dict(scale=scale, length=iterations(parts[0]))
+    if task == 'detector':
+        # Times the stride of 8. Objects of more than 32 px are for the coarser strides.
+        fields['anchor'] = float(np.clip(small * factor / 8, 0.5, 4))
+        fields['ratios'] = anchor_ratios(parts[0].coco)
+    else:
+        fields['anchor'] = float(np.clip(small * factor / 4, 2, 8))  # times the stride of 4
+    classes = [category['name'] for category in parts[0].coco['categories']]
+    return Settings(parts, classes, fields, about, remarks, infer, tiles)
+
+
+def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
+    """Index of the category, width and height of the objects that a detector learns, (N, 3).
+
+    With ``scale``, in images that are resized to it.
+    """
+    order = {category['id']: index for index, category in enumerate(coco['categories'])}
+    factors = {}
+    for image in coco['images']:
+        factors[image['id']] = factor_of(image, scale) if scale else 1.0
+    rows = []
+    for one in coco['annotations']:
+        if not one['iscrowd']:
+            factor = factors[one['image_id']]
+            rows.append((order[one['category_id']], *(factor * side for side in one['bbox'][2:])))
+    if not rows:
+        raise InputError('data: the training images have no objects to learn')
+    return np.array(rows, float)
+
+
+def smallest_class(coco: Coco, scale: Sequence[int] | None = None) -> tuple[float, int]:
+    """Side of the smaller objects (a quarter is smaller) of the class with the smallest, px; and
+    the id of that class.
+
+    With ``scale``, in images that are resized to it.
+    """
+    kinds, widths, heights = _trained(coco, scale).T
+    sides = np.sqrt(widths * heights)
+    side, kind = min(
+        (float(np.quantile(sides[kinds == kind], 0.25)), int(kind)) for kind in np.unique(kinds)
+    )
+    return side, coco['categories'][kind]['id']
+
+
+def anchor_ratios(coco: Coco) -> list[float]:
+    """Two ratios of anchors, height / width, which differ by at least a quarter.
+
+    The shipped detector has two: with one, its weights would not fit. Two equal ones would double
+    each anchor.
+    """
+    _, widths, heights = _trained(coco).T
+    low, high = np.quantile(heights / widths, (0.25, 0.75)).tolist()
+    if high < 1.25 * low:
+        centre = (low * high) ** 0.5
+        low, high = centre / 1.25**0.5, centre * 1.25**0.5
+    return [round(low, 2), round(high, 2)]
+
+
+@dataclass
+class ClassMaps:
+    """What is known of class maps.
+
+    Args:
+        classes: Names of the classes.
+        counts: Of the map of each training image, as of :func:`..read.masks.measure`.
+        read: Returns the map of an image, by its ``file_name``.
+        missing: Share of the pixels of which the images have no data.
+        placed: The images have a place on the ground.
+    """
+
+    classes: Sequence[str]
+    counts: Sequence[np.ndarray]
+    read: Callable[[str], np.ndarray]
+    missing: float = 0.0
+    placed: bool = False
+
+
+def map_settings(parts: Sequence[Part], maps: ClassMaps, *, suffix: str = '.jpg') -> Settings:
+    """Settings of a segmentor.
+
+    The longer side of an image has ``SIDES[0]`` to ``CLASS_MAP_SIDE`` px; images with a place on
+    the ground are not enlarged. Where the thinnest class would be thinner than ``TOO_THIN`` px, and
+    is less thin in the images, these are cut into tiles, files with ``suffix``. So are larger
+    images that have a place on the ground: all are seen at their own scale.
+    """
+    about = describe(parts[0])
+    size = median_size(parts[0])
+    least = 0.0 if maps.placed else SIDES[0]
+    factor = float(np.clip(1.0, least / size.max(), CLASS_MAP_SIDE / size.max()))
+    scale = scaled(size, factor)
+    crop = scale[1] * 2 // 3, scale[0] * 2 // 3
+    fields: dict[str, Any] = dict(whole=True, scale=scale, crop=crop)
+    remarks = [f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images']
+    remarks += enlarged(factor)
+    infer = options_of_tiles(max(scale), max(scale) // 4) if maps.placed else ''
+    why = ''
+    if maps.placed and _largest_side(parts) > CLASS_MAP_SIDE:
+        why = f'georeferenced images of more than {CLASS_MAP_SIDE} px'
+    images = parts[0].coco['images']
+    thin = thinnest_of(maps.counts, [factor_of(image, scale) for image in images])
+    if thin is not None:
+        widths = f'thinnest class, {maps.classes[thin.label]}: {thin.own:.1f} px in the images'
+        widths += f', {thin.seen:.1f} px'
+        if thin.seen < min(TOO_THIN, SHRUNK * thin.own):
+            why = f'{widths} if shrunk to {max(scale)} px'
+        remarks.append(f'{widths} in training (images of {max(scale)} px)')
+    tiles: list[Tiles] = []
+    if why:
+        tiles = _tiles_for_crops(parts, maps.read, suffix)
+        parts = _parts_of(tiles)
+        fields = dict(whole=False, scale=(CLASS_MAP_SIDE, CLASS_MAP_SIDE), crop='scale')
+        remarks = [f'{why}: {about_tiles(parts[0])}, in crops of {CLASS_MAP_SIDE} px']
+        infer = options_of_tiles(CLASS_MAP_SIDE, CLASS_MAP_SIDE // 4)
+    if maps.missing:
+        share = f'{maps.missing:.2%}'
+        remarks.append(f'pixels without data in the images: {share}; they are of no class')
+    fields['length'] = iterations(parts[0])
+    return Settings(parts, maps.classes, fields, about, remarks, infer, tiles)
+
+
+def _largest_side(parts: Sequence[Part]) -> int:
+    images = [image for part in parts for image in part.coco['images']]
+    return max(max(image['width'], image['height']) for image in images)
+
+
+def _tiles_for_crops(
+    parts: Sequence[Part], read: Callable[[str], np.ndarray], suffix: str
+) -> list[Tiles]:
+    """For training, tiles larger than the crops; for validation, as large."""
+    training, validation = parts
+    return [
+        tile_maps(training, read, side=TILE, overlap=TILE // 4, suffix=suffix),
+        tile_maps(validation, read, side=CLASS_MAP_SIDE, suffix=suffix),
+    ]
+
+
+def class_settings(parts: Sequence[Part]) -> Settings:
+    """Settings of a classifier."""
+    side = max((side for side in CROPS if side <= median_size(parts[0]).min()), default=CROPS[0])
+    count = len(parts[0].coco['images'])
+    fields: dict[str, Any] = dict(
+        scale=side,
+        batch=min(64, max(1, count // 2)),  # an epoch has whole batches only: at least two
+        length=round(passes(count)),
+    )
+    remarks = [f'scale of training: {side} x {side} px']
+    return Settings(parts, classes_of(parts), fields, describe(parts[0]), remarks)

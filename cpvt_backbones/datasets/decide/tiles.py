@@ -1,0 +1,252 @@
+"""Tiles of large images, and the sizes that call for them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+from rich.progress import track
+
+from cpvt_backbones.inference.tiles import make_grid
+
+from ..dataset import Coco, Part
+from ..read.masks import IGNORE
+from ..shapes import SMALLEST, is_rle, mask_of, rle_of
+
+TILE = 640  # px, side of a tile
+OVERLAPS = 64, 320  # px, least and most that neighbours share, of images with boxes
+VISIBLE = 0.5  # share of an object below which its part in a tile is ignored
+
+
+def overlap_of(parts: Sequence[Part]) -> int:
+    """Pixels that neighbouring tiles share: most objects are whole in one of them."""
+    sides = [max(one['bbox'][2:]) for part in parts for one in part.coco['annotations']]
+    return int(np.clip(np.ceil(np.quantile(sides, 0.95)), *OVERLAPS))
+
+
+@dataclass
+class Tiles:
+    """The tiles of a part, not yet cut.
+
+    Args:
+        part: The images that are cut.
+        coco: Images of the tiles, and their objects, if there are any.
+        places: Tiles by ``file_name`` of their image: ``file_name``, ``left``, ``top``, ``width``
+            and ``height``, px.
+        left_out: Number of tiles without objects that are not used.
+    """
+
+    part: Part
+    coco: Coco
+    places: dict[str, list[Coco]]
+    left_out: int = 0
+
+
+def tile_objects(part: Part, *, overlap: int, suffix: str) -> Tiles:
+    """Tiles of images with objects.
+
+    As many tiles without objects as have some are used, evenly chosen. Of an object that is cut, a
+    part of less than ``VISIBLE`` of it is ignored (``iscrowd``).
+
+    Args:
+        part: Images with their sizes and objects.
+        overlap: Pixels that neighbouring tiles share.
+        suffix: Of the files of tiles.
+    """
+    objects: dict[int, list[Coco]] = {image['id']: [] for image in part.coco['images']}
+    for one in part.coco['annotations']:
+        objects[one['image_id']].append(one)
+    tiles: list[Coco] = []
+    names = output_names([image['file_name'] for image in part.coco['images']])
+    for image in part.coco['images']:
+        name = names[image['file_name']]
+        tiles += _tiles_of(image, objects[image['id']], overlap, name, suffix)
+    full = [tile for tile in tiles if tile['objects']]
+    empty = [tile for tile in tiles if not tile['objects']]
+    chosen = full + empty[:: max(1, -(-len(empty) // max(1, len(full))))]
+    places: dict[str, list[Coco]] = {}
+    images: list[Coco] = []
+    annotations: list[Coco] = []
+    for tile in chosen:
+        places.setdefault(tile['source'], []).append(tile)
+        number = len(images) + 1
+        size = dict(width=tile['width'], height=tile['height'])
+        images.append(dict(id=number, file_name=tile['file_name'], **size))
+        for one in tile['objects']:
+            annotations.append(dict(one, id=len(annotations) + 1, image_id=number))
+    coco = dict(part.coco, images=images, annotations=annotations)
+    return Tiles(part, coco, places, len(tiles) - len(chosen))
+
+
+def tile_maps(
+    part: Part,
+    read: Callable[[str], np.ndarray],
+    *,
+    side: int,
+    suffix: str,
+    overlap: int = 0,
+    no_class: int = IGNORE,
+) -> Tiles:
+    """Tiles of images with class maps.
+
+    Tiles without a pixel of a class are left out, but for the first of an image without any.
+
+    Args:
+        part: Images with their sizes.
+        read: Returns the class map (H, W) of an image, by its ``file_name``.
+        side: Of a tile, px.
+        suffix: Of the files of tiles.
+        overlap: Pixels that neighbouring tiles share.
+        no_class: Value of the pixels of no class.
+    """
+    names = output_names([image['file_name'] for image in part.coco['images']])
+
+    def choose(image: Coco) -> list[Coco]:
+        source = image['file_name']
+        classes = read(source)
+        tiles = [*_tiles_of(image, (), overlap, names[source], suffix, side=side)]
+        return [tile for tile in tiles if (classes[window(tile)] != no_class).any()] or tiles[:1]
+
+    images = part.coco['images']
+    with ThreadPoolExecutor(4) as pool:
+        found = [*track(pool.map(choose, images), description='tiles', total=len(images))]
+    places = {image['file_name']: tiles for image, tiles in zip(images, found, strict=True)}
+    return Tiles(part, dict(images=[tile for tiles in found for tile in tiles]), places)
+
+
+def window(tile: Coco) -> tuple[slice, slice]:
+    """Rows and columns of a tile in its image."""
+    rows = slice(tile['top'], tile['top'] + tile['height'])
+    return rows, slice(tile['left'], tile['left'] + tile['width'])
+
+
+def output_names(sources: Sequence[str]) -> dict[str, str]:
+    """A name within the output folder for each image, whatever its labels call it.
+
+    Absolute paths and ``..`` lose what leads out of the folder. A name that is taken gets a number;
+    case does not tell names apart.
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for source in sources:
+        parts = [part for part in PurePosixPath(source).parts if part not in ('/', '//', '..')]
+        name = PurePosixPath(*parts)
+        number = 1
+        while str(name).lower() in taken:
+            number += 1
+            name = PurePosixPath(*parts[:-1], f'{number}_{parts[-1]}')
+        taken.add(str(name).lower())
+        names[source] = str(name)
+    return names
+
+
+def _tiles_of(
+    image: Coco,
+    objects: Sequence[Coco],
+    overlap: int,
+    name: str,
+    suffix: str,
+    *,
+    side: int = TILE,
+) -> Iterator[Coco]:
+    """Tiles of an image, with their objects; ``name`` begins the names of their files."""
+    width, height = image['width'], image['height']
+    grid = make_grid(height, width, tile_size=side, overlap=overlap)
+    for (top, bottom), (left, right) in product(grid.rows, grid.columns):
+        found = []
+        for one in objects:
+            cut = cut_object(one, left, top, right, bottom, size=(width, height))
+            if cut is not None:
+                found.append(cut)
+        yield dict(
+            source=image['file_name'],
+            file_name=f'{name}_{top}_{left}{suffix}',
+            left=left,
+            top=top,
+            width=right - left,
+            height=bottom - top,
+            objects=found,
+        )
+
+
+def cut_object(
+    one: Coco, left: int, top: int, right: int, bottom: int, *, size: tuple[int, int]
+) -> Coco | None:
+    """The part of an object in a tile, in px of the tile; ``None`` if it has less than 1 px.
+
+    Args:
+        one: Annotation with ``bbox``.
+        left: Of the tile, px; so ``top``, ``right`` and ``bottom``.
+        top: See ``left``.
+        right: See ``left``.
+        bottom: See ``left``.
+        size: Width and height of the image, px.
+    """
+    x, y, width, height = one['bbox']
+    x1, x2 = max(x, left), min(x + width, right)
+    y1, y2 = max(y, top), min(y + height, bottom)
+    if x2 - x1 < SMALLEST or y2 - y1 < SMALLEST:
+        return None
+    visible = (x2 - x1) * (y2 - y1) / (width * height)
+    cut = dict(one, bbox=[x1 - left, y1 - top, x2 - x1, y2 - y1], area=one['area'] * visible)
+    outline = one.get('segmentation')
+    if outline is not None and (visible < 1 or is_rle(outline)):
+        mask = mask_of(outline, size)
+        part = mask[top:bottom, left:right]
+        if not part.any():
+            return None
+        visible = float(part.sum() / mask.sum())
+        cut |= dict(segmentation=rle_of(part), area=int(part.sum()))
+        rows, columns = np.flatnonzero(part.any(1)), np.flatnonzero(part.any(0))
+        span = int(columns[-1] - columns[0]) + 1, int(rows[-1] - rows[0]) + 1
+        cut['bbox'] = [int(columns[0]), int(rows[0]), *span]
+    elif outline is not None:
+        shift = np.array([left, top])
+        cut['segmentation'] = [
+            (np.reshape(points, (-1, 2)) - shift).ravel().tolist() for points in outline
+        ]
+    if visible < VISIBLE:
+        cut['iscrowd'] = 1
+    return cut
+
+
+class Thinnest(NamedTuple):
+    """The thinnest class: its label, and its width in px in the images and as they are trained."""
+
+    label: int
+    own: float
+    seen: float
+
+
+def thinnest_of(counts: Sequence[np.ndarray], factors: Sequence[float]) -> Thinnest | None:
+    """The class that is thinnest when each image is resized by its factor.
+
+    ``None`` if no class has an edge.
+
+    Args:
+        counts: Of each image, as of :func:`..read.masks.measure`.
+        factors: Of each image.
+
+    The width is 2 * area / edges, over all images: that of a line, half of a square's side, 0.4 of
+    a disc's diameter.
+    """
+    areas, edges = np.moveaxis(np.asarray(counts, float), 1, 0)  # (images, 256) each
+    factor = np.asarray(factors)[:, None]
+    own = _widths(areas, edges)
+    seen = _widths(areas * factor**2, edges * factor)
+    label = int(np.argmin(seen))
+    if not np.isfinite(seen[label]):
+        return None
+    return Thinnest(label, float(own[label]), float(seen[label]))
+
+
+def _widths(areas: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Width of each class, px; infinite without edges, and of pixels without class."""
+    total = edges.sum(axis=0)
+    widths = np.full(len(total), np.inf)
+    np.divide(2 * areas.sum(axis=0), total, out=widths, where=total > 0)
+    widths[IGNORE] = np.inf
+    return widths

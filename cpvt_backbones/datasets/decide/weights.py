@@ -1,0 +1,248 @@
+"""The backbone of a config, from the weights that it starts from."""
+
+import inspect
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cpvt_backbones.backbones.archs import ARCHS, resolve_size
+from cpvt_backbones.backbones.base import PAPER_POSITION
+from cpvt_backbones.backbones.multi_scale import STRIDES
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    load_checkpoint,
+    locate_checkpoint,
+    named_backbone,
+    public_backbone,
+    read_checkpoint,
+    recognise_backbone,
+    stored_config,
+)
+from cpvt_backbones.checks import list_of_dicts
+from cpvt_backbones.errors import InputError
+from cpvt_backbones.layers import ceil_div
+from cpvt_backbones.weights import shipped_weights
+
+# Levels of a backbone that the neck of a task takes: 0 is stride 4, 3 is stride 32.
+LEVELS = {
+    'detector': (1, 2, 3),
+    'instance segmentor': (0, 1, 2, 3),
+    'segmentor': (0, 1, 2, 3),
+}
+COLUMNS = ('CPVT', 'MultiScaleCPVT')
+# Arguments of a stored model that are of its task or training, not of its weights.
+NOT_OF_WEIGHTS = (
+    'type',
+    'out_indices',
+    'out_type',
+    'in_channels',
+    'drop_rate',
+    'attn_drop_rate',
+    'drop_path_rate',
+    'frozen_stages',
+    'with_cp',
+    'init_cfg',
+)
+ACCEPTED = (
+    'names of docs/weights.md, such as timm://deit_small_patch16_224.fb_in1k, shipped weights,'
+    ' none, and files and folders of a ViT, PVT, Twins-PCPVT or CPVT'
+)
+
+
+@dataclass
+class Pretrained:
+    """The backbone of weights.
+
+    Args:
+        arguments: Type and arguments, with ``init_cfg``.
+        out_channels: Of each output.
+        remark: Line to print.
+    """
+
+    arguments: dict[str, Any]
+    out_channels: tuple[int, ...]
+    remark: str
+
+    @property
+    def is_column(self) -> bool:
+        """``True`` for a ViT, ``False`` for a pyramid."""
+        return self.arguments['type'] in COLUMNS
+
+
+def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pretrained | None:
+    """The backbone that weights need in the config of a task; ``None`` for shipped weights, none,
+    and the default.
+
+    Of a name or address only the name is read. A file is read, and loaded on trial.
+
+    Args:
+        task: A task of :mod:`.templates`.
+        weights: The option ``--weights``.
+        in_channels: Channels of the images.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        InputError: Weights that no backbone takes.
+    """
+    if weights is None or weights == 'none' or weights in shipped_weights():
+        return None
+    content = None
+    try:
+        if '://' in weights:
+            described, assumed = _by_name(weights), ''
+        else:
+            locate_checkpoint(weights, argument='--weights')
+            weights = os.path.abspath(os.path.expanduser(weights))
+            content = read_checkpoint(weights)
+            described, assumed = _of_file(weights, content)
+        arguments = _arguments(task, described, in_channels)
+        channels = _check(arguments, weights, content)
+    except ValueError as error:
+        fault = f'{weights!r} cannot be used ({str(error).rstrip(".")})'
+        raise InputError(f'--weights: {fault}; accepted are {ACCEPTED}') from error
+    arguments['init_cfg'] = weights
+    remark = f'backbone of {weights}, whose licence applies (of public weights: docs/weights.md)'
+    old, new = (one.get('patch_size', 16) for one in (described, arguments))
+    if old != new:
+        remark += f'; its patches of {old} px are fitted to {new} px'
+    if assumed:
+        remark += f'; no weight shows, so that the usual value is assumed: {assumed}'
+    return Pretrained(arguments, channels, remark)
+
+
+def _by_name(weights: str) -> dict[str, Any]:
+    """Type and arguments of the model that a public name says."""
+    described = public_backbone(weights)
+    scheme, _, name = weights.partition('://')
+    if described is None or (scheme == 'timm' and not _is_in_timm(name)):
+        raise InputError('no public weights of this name are known, and nothing is downloaded here')
+    return described
+
+
+def _is_in_timm(name: str) -> bool:
+    """``True`` if timm has weights of a name, or is not installed."""
+    try:
+        from timm.models import get_pretrained_cfg
+    except ImportError:
+        return True
+    try:
+        config = get_pretrained_cfg(name, allow_unregistered=False)
+    except RuntimeError:
+        return False
+    return bool(config.hf_hub_id or config.url)
+
+
+def _of_file(weights: str, content: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Type and arguments of the model of a file or folder, and which of them are assumed."""
+    config = stored_config(weights)
+    described = named_backbone(weights, config)
+    if described is not None:
+        return described, ''
+    read, _ = recognise_backbone(content, config)
+    if read.unclear:
+        missing = '; '.join(f'{key}: {text}' for key, text in read.unclear.items())
+        raise InputError(f'{read.source}: its weights do not show {missing}')
+    return dict(type=read.backbone, **read.arguments), ', '.join(read.assumed)
+
+
+def _arguments(task: str, described: Mapping[str, Any], in_channels: int) -> dict[str, Any]:
+    """Type and arguments in the config of a task, without those that are the default."""
+    import cpvt_backbones
+
+    kind = described['type']
+    if kind not in (*COLUMNS, 'PyramidCPVT'):
+        raise InputError(f'they are of the backbone {kind!r:.100}')
+    is_dense = task in LEVELS
+    if kind in COLUMNS:
+        kind = 'MultiScaleCPVT' if is_dense else 'CPVT'
+    accepted = inspect.signature(getattr(cpvt_backbones, kind)).parameters
+    taken = {}
+    for key, value in described.items():
+        if key in accepted and key not in NOT_OF_WEIGHTS:
+            taken[key] = value
+    if kind == 'MultiScaleCPVT':
+        _fit_patches(taken)
+    names = [name for name, numbers in ARCHS[kind].items() if numbers == taken.get('arch')]
+    if names:
+        taken['arch'] = names[0]
+    taken['position'] = with_peg(described.get('position', PAPER_POSITION), kind)
+    if is_dense:
+        taken |= dict(drop_path_rate=0.1, out_indices=LEVELS[task])
+    else:
+        has_class_token = taken.get('with_cls_token') and not taken.get('with_dist_token')
+        taken |= dict(out_type='cls_token' if has_class_token else 'avg_featmap', out_indices=-1)
+    taken['in_channels'] = in_channels
+    changed = dict(type=kind, arch=taken.pop('arch'))
+    for key, value in taken.items():
+        default = accepted[key].default
+        if value != default and not (isinstance(default, tuple) and value == list(default)):
+            changed[key] = value
+    return changed
+
+
+def with_peg(position: Any, kind: str) -> Any:
+    """The encodings of weights, and PEG if they have none: it starts as the identity."""
+    encodings = [dict(one) for one in list_of_dicts('position', position)]
+    if any(one.get('type') == 'PEG' for one in encodings):
+        return position
+    after = {} if kind == 'PyramidCPVT' else dict(after_blocks='0-5')
+    return [*encodings, dict(type='PEG', **after)]
+
+
+def _fit_patches(arguments: dict[str, Any]) -> None:
+    """Patches of the nearest side that is a stride of the outputs; the table keeps its grid."""
+    patch = arguments.get('patch_size', 16)
+    if patch in STRIDES:
+        return
+    fitted = min(STRIDES, key=lambda stride: abs(math.log(stride / patch)))
+    arguments['patch_size'] = fitted
+    if 'img_size' in arguments:
+        sides = resolve_size('img_size', arguments['img_size'])
+        height, width = (ceil_div(side, patch) * fitted for side in sides)
+        arguments['img_size'] = height if height == width else (height, width)
+
+
+def _check(
+    arguments: dict[str, Any], weights: str, content: Mapping[str, Any] | None
+) -> tuple[int, ...]:
+    """Channels of the outputs; weights that have been read are loaded on trial.
+
+    The last norm of a pyramid is left out of ``arguments`` where the weights have none.
+    """
+    model = _build(arguments)
+    if content is not None:
+        try:
+            load_checkpoint(_on_cpu(model), weights, content=content)
+        except CheckpointError as error:
+            missing = error.report.missing if error.report else {}
+            lacking = {key for key, reason in missing.items() if not reason}
+            if arguments['type'] != 'PyramidCPVT' or lacking != {'norm.weight', 'norm.bias'}:
+                raise
+            arguments['final_norm'] = False
+            load_checkpoint(_on_cpu(_build(arguments)), weights, content=content)
+    channels: tuple[int, ...] = model.out_channels
+    return channels
+
+
+def _build(arguments: Mapping[str, Any]) -> Any:
+    """The backbone, without values."""
+    import torch
+
+    import cpvt_backbones
+
+    options = dict(arguments)
+    with torch.device('meta'):
+        return getattr(cpvt_backbones, options.pop('type'))(**options)
+
+
+def _on_cpu(model: Any) -> Any:
+    """A model without values as one of zeros, which is made faster than one of random weights."""
+    import torch
+
+    model.to_empty(device='cpu')
+    with torch.no_grad():
+        for value in (*model.parameters(), *model.buffers()):
+            value.zero_()
+    return model

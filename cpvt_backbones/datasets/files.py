@@ -1,0 +1,156 @@
+"""Find files, split them, and write JSON."""
+
+import difflib
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from cpvt_backbones.errors import InputError
+from cpvt_backbones.inference.images import FOUND_SUFFIXES
+
+from .report import Report
+
+TRAIN = 'train'
+VALIDATION = (
+    'val',
+    'valid',
+    'validation',
+    'test',
+)  # folders of the validation images, the first that is there
+# Usual names of folders, in small letters.
+IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'jpegimages', 'photos')
+MASK_FOLDERS = (
+    'masks',
+    'mask',
+    'labels',
+    'label',
+    'annotation',
+    'annotations',
+    'segmentationclass',
+    'segmentation',
+    'gt',
+)
+LEFT_OUT = 'images of another set than training and validation, such as test'
+RECIPE = 'recipe.py'  # in each folder that make_config.py writes
+# Images that Pillow and OpenCV do not read as they are installed here.
+UNREAD_SUFFIXES = (
+    '.avif',
+    '.cr2',
+    '.dng',
+    '.exr',
+    '.heic',
+    '.heif',
+    '.jfif',
+    '.nef',
+    '.psd',
+    '.svg',
+    '.tga',
+)
+
+
+def must_exist(path: Path, argument: str) -> None:
+    """``FileNotFoundError`` for a path that is not there, with the most similar name beside it."""
+    if path.exists():
+        return
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    similar = difflib.get_close_matches(path.name, beside, n=1)
+    hint = f'; did you mean {str(path.parent / similar[0])!r}?' if similar else ''
+    raise FileNotFoundError(f'{argument}: there is no file or folder {str(path)!r}{hint}')
+
+
+def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = None) -> list[str]:
+    """Images (or files with ``suffixes``) in a folder and its subfolders, links followed.
+
+    Names that begin with a dot are skipped, and so are folders that make_config.py wrote and
+    images of other kinds (``UNREAD_SUFFIXES``). Where there are no images, NumPy files are the
+    images.
+
+    Returns:
+        Their paths in the folder, with slashes, sorted.
+    """
+    found, arrays = [], []
+    for path in _walk(folder, report, ()):
+        suffix = path.suffix.lower()
+        if suffix in (suffixes or FOUND_SUFFIXES):
+            found.append(path.relative_to(folder).as_posix())
+        elif suffixes is None and suffix == '.npy':
+            arrays.append(path.relative_to(folder).as_posix())
+        elif suffixes is None and suffix in UNREAD_SUFFIXES:
+            report.add('skipped', f'images of a kind that is not read ({suffix})', str(path))
+    found = found or arrays  # arrays beside images may be anything
+    if not found:
+        wanted = ' or '.join(suffixes or FOUND_SUFFIXES)
+        raise FileNotFoundError(f'data: no {wanted} in the folder {str(folder)!r}')
+    return sorted(found)
+
+
+def _walk(folder: Path, report: Report, parents: Collection[str]) -> Iterator[Path]:
+    """Files below a folder. A link to a folder that contains it is skipped."""
+    real = os.path.realpath(folder)
+    if real in parents:
+        report.add('skipped', 'links to a folder that contains them', str(folder))
+        return
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith('.'):
+            report.add('skipped', 'names that begin with a dot', str(path))
+        elif is_written(path):
+            report.add('skipped', 'folders that make_config.py wrote', str(path))
+        elif path.is_dir():
+            yield from _walk(path, report, (*parents, real))
+        else:
+            yield path
+
+
+def is_written(folder: Path) -> bool:
+    """True for a folder of the name of a config, which holds converted labels and pictures."""
+    return (folder / RECIPE).is_file()
+
+
+def stem(name: str) -> str:
+    """A path without its suffix."""
+    return PurePosixPath(name).with_suffix('').as_posix()
+
+
+def split(
+    names: Iterable[str], report: Report, *, labels: Mapping[str, str] | None = None
+) -> tuple[list[str], list[str]]:
+    """Training and validation names: by their folders train and val, valid, validation or test, or
+    every fifth, with ``labels`` of each class.
+
+    Names in other folders beside train and val are skipped.
+    """
+    names = sorted(names)
+    first = {name: name.partition('/')[0].lower() for name in names}
+    for other in VALIDATION:
+        if {TRAIN, other} <= {*first.values()}:
+            for name in names:
+                if first[name] not in (TRAIN, other):
+                    report.add('skipped', f'images in neither {TRAIN}/ nor {other}/', name)
+            train = [name for name in names if first[name] == TRAIN]
+            return train, [name for name in names if first[name] == other]
+    if len(names) < 2:
+        raise InputError(
+            f'data: at least 2 images are needed, for training and validation, got {len(names)}'
+        )
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(labels[name] if labels else '', []).append(name)
+    held_out: set[str] = set()
+    for group in groups.values():
+        held_out |= {*group[4::5]} or {*group[2:][-1:]}  # of three or four, the last
+    held_out = held_out or {names[-1]}
+    return [name for name in names if name not in held_out], sorted(held_out)
+
+
+def read_lines(file: Path) -> list[str]:
+    """Lines of a text file that are not blank, without spaces around them and without a byte order
+    mark.
+    """
+    try:
+        text = file.read_text(encoding='utf-8-sig')
+    except UnicodeDecodeError as error:
+        raise InputError(f'data: {file} is not UTF-8 text: {error}') from None
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line]

@@ -1,0 +1,1 @@
+"""Readers of labels and images, one file a form."""

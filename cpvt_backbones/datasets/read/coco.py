@@ -1,0 +1,124 @@
+"""Read a COCO JSON file as it is; :mod:`..check` judges what is in it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from cpvt_backbones.errors import InputError
+
+from ..dataset import Coco, Part
+from ..files import LEFT_OUT, files_in
+from ..report import Report
+
+LISTS = ('images', 'annotations', 'categories')
+SAMPLE = 20  # images of a JSON file that are looked for
+PREDICTIONS = ('images.json', 'predictions.json')  # of tools/infer.py
+
+
+def read_coco(file: Path, images: Path) -> Part:
+    """A COCO JSON file; ``InputError`` unless it has lists of images, annotations and categories.
+
+    Args:
+        file: The JSON file.
+        images: Folder that the ``file_name`` of each image starts from.
+    """
+    content = read_json(file)
+    if not isinstance(content, dict):
+        raise InputError(
+            f'data: {file} is no COCO JSON: it must be an object with the keys {LISTS}'
+        )
+    for key in LISTS:
+        entries = content.get(key)
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise InputError(
+                f'data: {file} is no COCO JSON: {key!r} must be a list of objects, got'
+                f' {entries!r:.60}'
+            )
+    for image in content['images']:
+        if isinstance(image.get('file_name'), str):
+            image['file_name'] = with_slashes(image['file_name'])
+    _check_root(content['images'], file, images)
+    return Part(content, images, str(file))
+
+
+def with_slashes(name: str) -> str:
+    """A ``file_name`` of Windows with slashes."""
+    return name.replace('\\', '/')
+
+
+def sample_names(entries: Sequence[Coco]) -> list[str]:
+    """About ``SAMPLE`` names of images, with slashes."""
+    names = [entry.get('file_name') for entry in entries]
+    found = [with_slashes(name) for name in names if isinstance(name, str)]
+    return found[:: len(names) // SAMPLE + 1]
+
+
+def _check_root(entries: Sequence[Coco], file: Path, images: Path) -> None:
+    """``InputError`` if images that are not in the folder are all in one around it, or are there
+    by the last part of their names.
+    """
+    sample = sample_names(entries)
+    if not sample or any((images / name).exists() for name in sample):
+        return
+    below = sorted(path for path in images.glob('*') if path.is_dir())
+    for root in (images.parent, file.parent, *below):
+        if all((root / name).is_file() for name in sample):
+            raise InputError(
+                f'data: the file_name of the images in {file}, such as {sample[0]!r}, starts from'
+                f' another folder than {str(images)!r}: give {str(root)!r}'
+            )
+    last = [unquote(name).rpartition('/')[2] for name in sample]
+    if all((images / name).is_file() for name in last):
+        raise InputError(
+            f'data: the file_name of the images in {file} must be a path from the folder'
+            f' {str(images)!r}, such as {last[0]!r}, got {sample[0]!r}'
+        )
+
+
+def read_json(file: Path) -> Any:
+    """The content of a JSON file; ``InputError`` if it is none."""
+    try:
+        return json.loads(file.read_bytes())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f'data: {file} is not JSON: {error}') from None
+
+
+def read_predictions(folder: Path) -> Part:
+    """Objects that tools/infer.py found, as labels.
+
+    Args:
+        folder: Its output folder, of a detector or instance segmentor. Paths of images that are
+            not absolute start from the current folder, as when they were predicted.
+    """
+    content, found = (read_json(folder / name) for name in PREDICTIONS)
+    if not found:
+        raise InputError(f'data: {folder} has no predictions: predict with a lower score_thr')
+    if not all('bbox' in one for one in found):
+        raise InputError(f'data: {folder} must have predictions of boxes')
+    for number, one in enumerate(found, 1):
+        one['id'] = number
+    return Part(dict(content, annotations=found), Path.cwd(), str(folder))
+
+
+def note_unlisted(parts: Sequence[Part], report: Report) -> None:
+    """Note images in the folders of COCO files that no entry names."""
+    listed = {
+        part.root / str(image.get('file_name')) for part in parts for image in part.coco['images']
+    }
+    for folder in {part.root for part in parts}:
+        for name in files_in(folder, Report()):
+            if folder / name not in listed:
+                report.add('note', 'images that no JSON file lists', f'{folder}/{name}')
+
+
+def report_left_out(files: Sequence[Path], report: Report) -> None:
+    """Report the images of COCO files, maybe without annotations, that are neither training nor
+    validation data.
+    """
+    for file in files:
+        images = read_json(file)['images']
+        for image in images if isinstance(images, list) else []:
+            name = image.get('file_name') if isinstance(image, dict) else image
+            report.add('skipped', LEFT_OUT, f'{file}: {name}')

@@ -1,0 +1,114 @@
+"""Read images in a folder for each class."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from ..dataset import Coco, Part
+from ..files import IMAGE_FOLDERS, MASK_FOLDERS, TRAIN, VALIDATION, files_in, is_written
+from ..report import Report
+
+# Folders of which classes may have the names, too: 'mask' of people, 'image' of documents.
+MAYBE_CLASSES = ('mask', 'gt', 'image', 'images', 'photos')
+ALIKE = 0.8  # of the names in the smaller of two folders: they belong together
+
+
+def read_folders(folder: Path, report: Report) -> Part:
+    """Images with the class (``label``) that their folder is named by.
+
+    Args:
+        folder: Has ``<class>/*.jpg``, or ``train/<class>/*.jpg`` and ``val/<class>/*.jpg`` (or
+            another folder of ``VALIDATION``).
+        report: Gets images that are skipped or refused.
+    """
+    names = files_in(folder, report)
+    tops = {name.partition('/')[0].lower() for name in names if '/' in name}
+    is_split = TRAIN in tops and bool(tops & {*VALIDATION})
+    depth = 1 if is_split else 0
+    where = '<split>/<class>/' if is_split else '<class>/'
+    # All images are in folders of the only folder.
+    is_nested = len(tops) == 1 and all(name.count('/') > 1 for name in names)
+    images: list[Coco] = []
+    for name in names:
+        folders = name.split('/')[:-1]
+        if len(folders) != depth + 1:
+            place = 'deeper than' if len(folders) > depth + 1 else 'outside of'
+            advice = f': give {folder}/{folders[0]}' if is_nested else ''
+            report.add('refused', f'images {place} {where}{advice}', f'{folder}/{name}')
+            continue
+        images.append(dict(id=len(images) + 1, file_name=name, label=folders[depth]))
+    _refuse_parts_of_images(images, folder, report)
+    _note_empty_folders(
+        folder, depth, {str(folder / name).rpartition('/')[0] for name in names}, report
+    )
+    return Part(dict(images=images), folder, str(folder))
+
+
+def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report) -> None:
+    """Refuse folders of images and of their masks, which are no classes.
+
+    The same file names in several folders are noted.
+    """
+    stems: dict[str, set[str]] = {}
+    places: dict[str, str] = {}
+    for image in images:
+        path = PurePosixPath(image['file_name'])
+        stems.setdefault(image['label'], set()).add(path.stem)
+        places.setdefault(image['label'], str(folder / path.parent))
+    alike = _with_equal_names(stems)
+    masks, pictures = [], []
+    for name in stems:
+        is_certain = name.lower() not in MAYBE_CLASSES or name in alike
+        if is_certain and is_mask_folder(name):
+            masks.append(places[name])
+        elif is_certain and name.lower() in IMAGE_FOLDERS:
+            pictures.append(places[name])
+    if masks or pictures:
+        first = pictures[0] if pictures else f'{folder}/IMAGES'
+        masks.sort(key=_is_secondary)
+        second = masks[0] if masks else f'{folder}/MASKS'
+        reason = (
+            'folders of images or masks, which are no classes: for class maps, give masks'
+            f' {first} {second}; for objects, name the form'
+        )
+        for place in [*pictures, *masks]:
+            report.add('refused', reason, place)
+    elif len(alike) == 2:  # of more folders, the images are numbered
+        reason = 'class folders with the same file names: are they images and masks?'
+        report.add('note', reason, ', '.join(places[name] for name in sorted(alike)))
+
+
+def _is_secondary(place: str) -> bool:
+    """True for VOC's and LabelMe's folders of instances and of pictures of masks."""
+    name = PurePosixPath(place).name.lower()
+    return 'object' in name or 'visual' in name
+
+
+def is_mask_folder(name: str) -> bool:
+    """True for names such as ``labels`` and VOC's ``SegmentationClassPNG``."""
+    return name.lower() in MASK_FOLDERS or name.lower().startswith('segmentation')
+
+
+def _with_equal_names(stems: Mapping[str, set[str]]) -> set[str]:
+    """Folders whose file names are nearly those of another."""
+    found = set()
+    for name, mine in stems.items():
+        for other, theirs in stems.items():
+            common = len(mine & theirs)
+            if name != other and common > 1 and common >= ALIKE * min(len(mine), len(theirs)):
+                found |= {name, other}
+    return found
+
+
+def _note_empty_folders(folder: Path, depth: int, used: set[str], report: Report) -> None:
+    for path in sorted(folder.glob('/'.join('*' * (depth + 1)))):
+        if (
+            path.is_dir()
+            and not path.name.startswith('.')
+            and not is_written(path)
+            and not any(_is_within(one, path) for one in used)
+        ):
+            report.add('note', 'folders without images', str(path))
+
+
+def _is_within(path: str, folder: Path) -> bool:
+    return Path(path).is_relative_to(folder)

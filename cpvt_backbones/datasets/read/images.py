@@ -1,0 +1,300 @@
+"""Open every image once, as training does: size, damage, and range."""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import ExifTags, Image
+from PIL import TiffImagePlugin as TiffTags
+from rich.progress import track
+
+from cpvt_backbones.errors import InputError
+from cpvt_backbones.inference import ImageError, read_image
+from cpvt_backbones.inference.images import IMAGE_FORMATS
+from cpvt_backbones.value_range import DTYPES, ValueRange, ValueRangeError, open_raster, size_of
+
+from ..dataset import Part
+
+Size = tuple[int, int]  # width and height, px
+SUBFILE_TAG = 254  # of TIFF: not 0 for overviews and masks
+HASH_SIDE = 16
+OF_8_BITS = (0, 255)
+SAMPLE = 500  # training images that mean and standard deviation are taken from
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What is known of an image file.
+
+    Args:
+        size: Of the upright image, as training sees it.
+        stored: Size before EXIF's rotation.
+        orientation: EXIF's, 1 to 8; 1 is upright.
+        fault: Why training cannot read it.
+        range: Least and greatest value of an image of more than 8 bits.
+        alpha: Has transparent pixels, or a fourth band that counts as transparency.
+        frames: Images in the file, of which the first is read.
+        hash: 32 bytes that are alike for images that look alike.
+    """
+
+    size: Size = (0, 0)
+    stored: Size = (0, 0)
+    orientation: int = 1
+    fault: str = ''
+    range: tuple[float, float] | None = None
+    alpha: bool = False
+    frames: int = 1
+    hash: bytes = b''
+
+
+def inspect_images(
+    paths: Sequence[Path], *, decode: bool = True, value_range: ValueRange | None = None
+) -> dict[Path, ImageFacts]:
+    """Facts of each image, read in threads; with ``decode=False`` from its header alone.
+
+    With ``value_range``, each is read by it, as training does.
+    """
+
+    def inspect(path: Path) -> ImageFacts:
+        if value_range:
+            return inspect_range(path, value_range)
+        return inspect_image(path, decode=decode)
+
+    workers = min(8, os.cpu_count() or 1)
+    with any_size(), ThreadPoolExecutor(workers) as pool:
+        results = track(pool.map(inspect, paths), description='images', total=len(paths))
+        return dict(zip(paths, results, strict=True))
+
+
+@contextmanager
+def any_size() -> Iterator[None]:
+    """Let Pillow open images of any size: these are the user's own files."""
+    limit = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
+
+
+def inspect_image(path: Path, *, decode: bool = True) -> ImageFacts:
+    """Facts of one image; a fault of the file is in ``fault``, nothing is raised."""
+    if path.suffix.lower() == '.npy':
+        return ImageFacts(fault=_why_not_read(path))
+
+    try:
+        with path.open('rb') as file, Image.open(file, formats=IMAGE_FORMATS) as image:
+            stored = image.size
+            orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+            fault = _other_bands(image)
+            alpha = decode and not fault and _is_transparent(image)
+            frames = count_frames(image) if decode else 1
+    except Exception:  # Pillow raises OSError, SyntaxError, struct.error and others
+        return ImageFacts(fault=_why_not_read(path))
+    if fault:
+        return ImageFacts(fault=fault)
+    size = stored[::-1] if orientation in (5, 6, 7, 8) else stored
+    facts = ImageFacts(size, stored, orientation, alpha=alpha, frames=frames)
+    return _decode(path, facts) if decode else facts
+
+
+def _other_bands(image: Image.Image) -> str:
+    """How a TIFF is read of which training would leave out bands, or refuse the values; or ''."""
+    if image.format != 'TIFF':
+        return ''
+    if image.mode in ('F', 'I'):
+        return (
+            f'values of another type than 8 or 16 bits (mode {image.mode}): give --range LOW HIGH'
+        )
+    tags: Any = image.tag_v2  # type: ignore[attr-defined]
+    count = tags.get(TiffTags.SAMPLESPERPIXEL, 1)
+    is_colour = image.mode in ('RGBA', 'CMYK') or count in (1, 3)
+    if is_colour and 0 not in tags.get(TiffTags.EXTRASAMPLES, ()):
+        return ''
+    return _advice(count, f'uint{tags.get(TiffTags.BITSPERSAMPLE, (8,))[0]}')
+
+
+def count_frames(image: Image.Image) -> int:
+    """Images in an open file of Pillow, of which the first is read.
+
+    Overviews and masks of a TIFF do not count, nor does the preview of a photograph.
+    """
+    if image.format == 'MPO':
+        return 1
+    pages = 0
+    try:
+        count = getattr(image, 'n_frames', 1)
+        if image.format != 'TIFF' or count == 1:
+            return count
+        for index in range(count):
+            image.seek(index)
+            pages += not image.tag_v2.get(SUBFILE_TAG, 0)  # type: ignore[attr-defined]
+        image.seek(0)
+    except Exception:  # a damaged file; decoding says so
+        return 1
+    return pages
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    if not image.has_transparency_data:
+        return False
+    try:
+        return image.convert('RGBA').getchannel('A').getextrema()[0] < 255  # type: ignore[operator]
+    except Exception:  # a damaged file; decoding says so
+        return False
+
+
+def upright_size(path: Path) -> Size:
+    """Width and height by the header, of a file that is read by its bands, too; else (0, 0)."""
+    size = inspect_image(path, decode=False).size
+    if size == (0, 0):
+        with suppress(ImportError, OSError, ValueRangeError):
+            return size_of(path)
+    return size
+
+
+def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
+    """Decode with OpenCV, which is what the toolboxes train with."""
+    try:
+        # As IMREAD_COLOR, which training uses, but 16 bits are kept.
+        content = np.fromfile(path, np.uint8)
+        pixels = cv2.imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+    except (OSError, cv2.error) as error:
+        return ImageFacts(fault=f'damaged: {error}')
+    if pixels is None:
+        return ImageFacts(fault=_why_not_read(path))
+    if pixels.dtype not in (np.uint8, np.uint16):
+        return ImageFacts(
+            fault=f'values of type {pixels.dtype}; 8 and 16 bits are accepted, others by'
+            ' --range LOW HIGH'
+        )
+    if pixels.shape[1::-1] != facts.size:
+        shape = f'{pixels.shape[1]} x {pixels.shape[0]}'
+        return ImageFacts(
+            fault=f'OpenCV reads {shape} px, Pillow {facts.size[0]} x {facts.size[1]}'
+        )
+    found = None
+    if pixels.dtype == np.uint16:
+        found = int(pixels.min()), int(pixels.max())
+    code = difference_hash(pixels)
+    return replace(facts, range=found, hash=code)
+
+
+def inspect_range(path: Path, value_range: ValueRange) -> ImageFacts:
+    """Facts of an image that is read by its bands and its range of values."""
+    try:
+        with open_raster(path) as raster:
+            pixels = value_range.select(raster)
+        image = value_range.convert(pixels, raster.nodata, raster.masked)
+    except (OSError, ValueRangeError) as error:
+        return ImageFacts(fault=str(error))
+    values = pixels[~raster.missing(pixels)]
+    found = (float(values.min()), float(values.max())) if values.size else None
+    size = image.shape[1::-1]
+    return ImageFacts(size, size, range=found, hash=difference_hash(image))
+
+
+def _why_not_read(path: Path) -> str:
+    """What is wrong with a file, or how it can be read: by its bands and range."""
+    with suppress(ImportError, OSError, ValueRangeError), open_raster(path) as raster:
+        return _advice(raster.count, raster.dtype)
+    try:
+        read_image(path, read_limit=None)
+    except ImageError as error:
+        return error.reason
+    return 'OpenCV, which training reads with, cannot decode it'
+
+
+def _advice(count: int, dtype: str) -> str:
+    """The options by which a file is read."""
+    is_deep, is_rgb = dtype != 'uint8', count in (1, 3)
+    options = ['--range LOW HIGH'] if is_deep else []
+    if not is_rgb or not is_deep:
+        options.append(f'--bands with numbers from 1 to {count}')
+    return f'{count} {"band" if count == 1 else "bands"} of {dtype}: give {" and ".join(options)}'
+
+
+def difference_hash(pixels: np.ndarray) -> bytes:
+    """dHash of 256 bits: whether each of 16 x 16 areas is darker than the area to its right.
+
+    Args:
+        pixels: (H, W, channels), of which three count.
+    """
+    size = HASH_SIDE + 1, HASH_SIDE
+    small = cv2.resize(pixels[..., :3], size, interpolation=cv2.INTER_AREA)
+    grey = np.atleast_3d(small).mean(axis=2)  # OpenCV drops the axis of a single channel
+    return np.packbits(grey[:, :-1] < grey[:, 1:]).tobytes()
+
+
+def choose_range(
+    part: Part, limits: Sequence[float] | None, bands: Sequence[int] | None
+) -> ValueRange:
+    """The options ``--range`` and ``--bands``, for files of the type of the first image.
+
+    Args:
+        part: The training data.
+        limits: Of ``--range``; by default 0 and 255, of images of 8 bits.
+        bands: Of ``--bands``.
+
+    ``InputError`` if an option is not accepted or missing, or the first image cannot be read.
+    """
+    low, high = limits or OF_8_BITS
+    chosen = tuple(bands) if bands else None
+    ValueRange(low=low, high=high, dtype=DTYPES[0], bands=chosen)  # the options before the file
+    names = [image['file_name'] for image in part.coco['images'] if image.get('file_name')]
+    if not names:
+        raise InputError(f'data: {part.source} has no images')
+    path = part.root / names[0]
+    try:
+        with open_raster(path) as raster:
+            dtype = raster.dtype
+    except (OSError, ValueRangeError) as error:
+        raise InputError(f'data: {path}: {error}') from error
+    if dtype not in DTYPES:
+        raise InputError(f'data: {path} has values of {dtype}; accepted are {", ".join(DTYPES)}')
+    if limits is None and dtype != 'uint8':
+        raise InputError(f'--bands: {path} has values of {dtype}: give --range LOW HIGH, too')
+    return ValueRange(low=low, high=high, dtype=dtype, bands=chosen)
+
+
+def mean_and_std(part: Part, value_range: ValueRange) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each band, of at most ``SAMPLE`` images, evenly chosen.
+
+    In the order of ``value_range.bands``, which must not be ``None``. Values are scaled to 0 to
+    255; pixels without data do not count. ``InputError`` for a band of one value only.
+    """
+
+    def counts(path: Path) -> np.ndarray:
+        """Number of pixels of each value of each band, (bands, 256)."""
+        with open_raster(path) as raster:
+            values = value_range.select(raster)
+            image = value_range.convert(values, raster.nodata, raster.masked)
+            valid = ~raster.missing(values)
+        bands = range(value_range.channels)
+        levels = [image[..., band][valid[..., band]] for band in bands]
+        return np.stack([np.bincount(level, minlength=256) for level in levels])
+
+    images = part.coco['images']
+    sample = images[:: -(-len(images) // SAMPLE)]
+    paths = [part.root / image['file_name'] for image in sample]
+    with ThreadPoolExecutor(2) as pool:
+        parts = track(pool.map(counts, paths), description='mean and std', total=len(paths))
+        total = np.sum([*parts], axis=0)
+    if value_range.channels == 3:  # BGR
+        total = total[::-1]
+    levels = np.arange(256)
+    share = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
+    mean = share @ levels
+    std = np.sqrt(np.maximum(share @ levels**2 - mean**2, 0))
+    for band, deviation in zip(value_range.bands or (), std, strict=True):
+        if deviation < 1e-3:
+            raise InputError(
+                f'--bands: band {band} has one value in the training images; leave it out'
+            )
+    return np.round(mean, 3).tolist(), np.round(std, 3).tolist()

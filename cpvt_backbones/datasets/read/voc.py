@@ -1,0 +1,220 @@
+"""Read Pascal VOC files."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from rich.progress import track
+
+from cpvt_backbones.errors import InputError
+
+from ..dataset import Coco, Part
+from ..files import TRAIN, VALIDATION, files_in, read_lines, stem
+from ..report import Fault, Report
+
+MASK_FOLDERS = ('SegmentationClass', 'SegmentationObject')  # VOC's own
+# Names of the lists of both parts, in ImageSets/Main: the first two that are there.
+LISTS = (*((TRAIN, other) for other in VALIDATION), ('trainval', 'test'))
+SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
+
+
+def read_voc(
+    folder: Path,
+    report: Report,
+    *,
+    classes: Sequence[str] | None = None,
+    lists: Sequence[str] | None = None,
+) -> list[Part]:
+    """Boxes of Pascal VOC files as COCO JSON; paths of images are those in ``folder``.
+
+    Args:
+        folder: Has the .xml files and the images anywhere in it.
+        report: Gets files that are skipped or refused.
+        classes: Names of the classes; by default those that occur, sorted.
+        lists: Names of files in ``ImageSets/Main``, without ``.txt``, that each list the images of
+            a part; by default the first pair of ``LISTS`` that is there.
+
+    Returns:
+        A part for each list, if all of them are there; else one part.
+    """
+    files = files_in(folder, report, ['.xml'])
+    pictures = [name for name in files_in(folder, report) if not _is_drawn(name)]
+    owners = pair_files(files, pictures, report, str(folder))
+    images: list[Coco] = []
+    objects: list[Coco] = []
+    for file in track(files, description='VOC'):
+        if file in owners:
+            try:
+                image, found = _read_file(folder / file, report)
+            except Fault as fault:
+                report.add_fault(fault, str(folder / file))
+                continue
+            images.append(dict(image, id=len(images) + 1, file_name=owners[file]))
+            for one in found:
+                objects.append(dict(one, id=len(objects) + 1, image_id=len(images)))
+    names = sorted({one['name'] for one in objects}) if classes is None else [*classes]
+    for one in objects:
+        name = one.pop('name')
+        one['category_id'] = names.index(name) + 1 if name in names else name
+    categories = [dict(id=number, name=name) for number, name in enumerate(names, 1)]
+    coco = dict(images=images, annotations=objects, categories=categories)
+    return _by_lists(Part(coco, folder, str(folder)), [lists] if lists else LISTS, report)
+
+
+def _is_drawn(name: str) -> bool:
+    """True for masks, and for LabelMe's pictures of labels, such as in AnnotationsVisualization."""
+    folders = PurePosixPath(name).parts[:-1]
+    return any(part in MASK_FOLDERS or part.endswith('Visualization') for part in folders)
+
+
+def pair_files(
+    labels: Sequence[str], images: Sequence[str], report: Report, folder: str
+) -> dict[str, str]:
+    """The image of each label file: of the same name, and of those the one whose folder is nearest.
+
+    The folder is the same; or one part of its path differs (``Annotations/1.xml``,
+    ``JPEGImages/1.jpg``); or there is one image of this name only. Images without label file are
+    skipped; label files without image, or with several, or with the image of another are refused.
+    """
+    by_name: dict[str, list[str]] = {}
+    for image in images:
+        by_name.setdefault(PurePosixPath(image).stem, []).append(image)
+    owners: dict[str, str] = {}
+    for label in labels:
+        found = _nearest(label, by_name.get(PurePosixPath(label).stem, []))
+        if len(found) == 1:
+            owners[label] = found[0]
+        elif not found:
+            report.add('refused', 'label files without an image', f'{folder}/{label}')
+        else:
+            report.add(
+                'refused',
+                'label files with several images',
+                f'{folder}/{label} ({", ".join(found)})',
+            )
+    users: dict[str, list[str]] = {}
+    for label, image in owners.items():
+        users.setdefault(image, []).append(label)
+    for image in images:
+        if image not in users:
+            report.add('skipped', 'images without a label file', f'{folder}/{image}')
+        elif len(users[image]) > 1:
+            report.add(
+                'refused',
+                'images with several label files',
+                f'{folder}/{image} ({", ".join(users[image])})',
+            )
+    return owners
+
+
+def _nearest(label: str, images: Sequence[str]) -> list[str]:
+    own = PurePosixPath(label).parent.parts
+    same, similar = [], []
+    for image in images:
+        other = PurePosixPath(image).parent.parts
+        if other == own:
+            same.append(image)
+        elif len(other) == len(own) and sum(a != b for a, b in zip(own, other, strict=True)) == 1:
+            similar.append(image)
+    return same or similar or [*images]
+
+
+def _read_file(file: Path, report: Report) -> tuple[Coco, list[Coco]]:
+    """Width and height that the file names (0 if it names none), and its objects."""
+    try:
+        root = ET.parse(file).getroot()
+        size = {key: int(float(root.findtext(f'size/{key}') or 0)) for key in ('width', 'height')}
+    except ET.ParseError as error:
+        raise Fault('refused', 'files that are not XML', str(error)) from None
+    except ValueError as error:
+        raise Fault('refused', 'sizes that are no numbers', str(error)) from None
+    objects = []
+    for number, element in enumerate(root.iter('object'), 1):
+        where = f'{file}: object {number}'
+        try:
+            one = _read_object(element)
+        except Fault as fault:
+            report.add_fault(fault, where)
+            continue
+        if one['iscrowd']:
+            report.add(
+                'note',
+                'difficult objects are ignored in training and evaluation, as by VOC (iscrowd)',
+                where,
+            )
+        objects.append(one)
+    return size, objects
+
+
+def _read_object(element: ET.Element) -> Coco:
+    """One object. VOC counts pixels from 1 and includes the last one."""
+    name = (element.findtext('name') or '').strip()
+    if not name:
+        raise Fault('refused', 'objects without name')
+    corners = [element.findtext(f'bndbox/{side}') or '' for side in SIDES]
+    try:
+        left, top, right, bottom = (float(corner) for corner in corners)
+    except ValueError:
+        raise Fault('refused', 'objects without four numbers in bndbox', repr(corners)) from None
+    if right < left or bottom < top:
+        raise Fault('refused', 'objects whose corners are in the wrong order', repr(corners))
+    difficult = (element.findtext('difficult') or '').strip() == '1'
+    box = [left - 1, top - 1, right - left + 1, bottom - top + 1]
+    one: Coco = dict(name=name, bbox=box, iscrowd=int(difficult))
+    for attribute in element.iterfind('attributes/attribute'):  # of CVAT
+        if attribute.findtext('name') == 'rotation':
+            with suppress(TypeError, ValueError):
+                one['attributes'] = dict(rotation=float(attribute.findtext('value') or 0))
+    return one
+
+
+def _by_lists(part: Part, choices: Sequence[Sequence[str]], report: Report) -> list[Part]:
+    """Parts by the first of these lists of names that are all there in ``ImageSets/Main``."""
+    places = sorted(folder for folder in part.root.rglob('ImageSets/Main') if folder.is_dir())
+    for names in choices:
+        folders = [
+            folder for folder in places if all((folder / f'{name}.txt').is_file() for name in names)
+        ]
+        if folders:
+            break
+    else:
+        wanted = ' and '.join(f'{name}.txt' for name in choices[0])
+        for folder in places:
+            report.add('note', f'lists of images that are not used, without {wanted}', str(folder))
+        return [part]
+    if len(folders) > 1:
+        found = ', '.join(str(folder) for folder in folders)
+        raise InputError(
+            f'data: {part.source} must have one ImageSets/Main, got {found}; give one folder of'
+            ' them'
+        )
+    by_name: dict[str, list[Coco]] = {}
+    for image in part.coco['images']:
+        by_name.setdefault(PurePosixPath(image['file_name']).stem, []).append(image)
+    parts = [_listed(part, folders[0] / f'{name}.txt', by_name, report) for name in names]
+    chosen = {image['id'] for one in parts for image in one.coco['images']}
+    for image in part.coco['images']:
+        if image['id'] not in chosen:
+            reason = f'images in none of {", ".join(f"{name}.txt" for name in names)}'
+            report.add('skipped', reason, f'{part.root}/{image["file_name"]}')
+    return parts
+
+
+def _listed(part: Part, file: Path, by_name: dict[str, list[Coco]], report: Report) -> Part:
+    """The images that a list names, a name (with spaces, maybe with suffix) a line."""
+    images = []
+    for line in read_lines(file):
+        found = by_name.get(line) or by_name.get(stem(line), [])
+        if len(found) == 1:
+            images.append(found[0])
+        else:
+            reason = (
+                'names in a list without label file and image'
+                if not found
+                else 'names of several images'
+            )
+            report.add('refused', reason, f'{file}: {line}')
+    ids = {image['id'] for image in images}
+    objects = [one for one in part.coco['annotations'] if one['image_id'] in ids]
+    return Part(dict(part.coco, images=images, annotations=objects), part.root, str(file))

@@ -1,0 +1,166 @@
+"""Boxes and outlines of objects: polygons, or run-length encoding (RLE)."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .dataset import Coco
+from .report import Fault
+
+Box = list[float]  # left, top, width, height, px
+ROUNDING = 1.0  # px that a box may lie outside without a word
+SMALLEST = 1.0  # px; mmdet leaves out what is narrower or lower
+
+
+def is_rle(outline: Any) -> bool:
+    """True for COCO's run-length encoding, compressed or not."""
+    return (
+        isinstance(outline, dict) and isinstance(outline.get('size'), list) and 'counts' in outline
+    )
+
+
+def is_polygon(points: Any) -> bool:
+    """True for three points or more, as x, y, x, y, ..."""
+    if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
+        return False
+    return all(is_number(value) for value in points)
+
+
+def is_number(value: Any) -> bool:
+    """True for a finite number that is no bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def mask_of(outline: Any, size: tuple[int, int]) -> np.ndarray:
+    """Polygons or RLE as a mask, bool (H, W), of an image of this width and height."""
+    from pycocotools import mask
+
+    if is_rle(outline):
+        return mask.decode(_encoded(outline)).astype(bool)
+    return mask.decode(mask.merge(mask.frPyObjects(outline, size[1], size[0]))).astype(bool)
+
+
+def can_be_decoded(outline: Coco) -> bool:
+    """False for compressed RLE of more pixels than its size has."""
+    from pycocotools import mask
+
+    try:
+        mask.decode(outline)
+    except ValueError:
+        return False
+    return True
+
+
+def rle_of(where: np.ndarray) -> Coco:
+    """A mask, bool (H, W), as RLE that JSON can hold."""
+    from pycocotools import mask
+
+    found = mask.encode(np.asfortranarray(where.astype(np.uint8)))
+    return dict(size=[*where.shape], counts=found['counts'].decode())
+
+
+def box_of_outline(outline: Any) -> Box:
+    """The box around polygons or RLE."""
+    if is_rle(outline):
+        from pycocotools import mask
+
+        return mask.toBbox(_encoded(outline)).tolist()
+    return box_of_polygons(outline)
+
+
+def box_of_polygons(polygons: Sequence[Sequence[float]]) -> Box:
+    """The box around polygons of x, y, x, y, ..."""
+    points = np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in polygons])
+    left, top = points.min(axis=0).tolist()
+    right, bottom = points.max(axis=0).tolist()
+    return [left, top, right - left, bottom - top]
+
+
+def area_of_outline(outline: Any) -> float:
+    """Area of polygons or RLE, px."""
+    if is_rle(outline):
+        from pycocotools import mask
+
+        return float(mask.area(_encoded(outline)))
+    return sum(_polygon_area(np.reshape(polygon, (-1, 2))) for polygon in outline)
+
+
+def _encoded(outline: Coco) -> Any:
+    """RLE as pycocotools takes it."""
+    from pycocotools import mask
+
+    if isinstance(outline['counts'], list):
+        return mask.frPyObjects(outline, *outline['size'])
+    return outline
+
+
+def _polygon_area(points: np.ndarray) -> float:
+    x, y = points.T
+    return float(abs(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1))) / 2)
+
+
+def read_box(one: Coco) -> Box | None:
+    """``bbox`` of an annotation; ``None`` if it is missing or empty."""
+    box = one.get('bbox')
+    if box is None or box == []:
+        return None
+    if not isinstance(box, list) or len(box) != 4 or not all(is_number(value) for value in box):
+        raise Fault('refused', 'bbox is not four finite numbers', repr(box))
+    return box
+
+
+def rotation_of(one: Coco) -> float:
+    """Degrees by which the box of an annotation is turned, as CVAT writes it."""
+    attributes = one.get('attributes')
+    found = attributes.get('rotation') if isinstance(attributes, dict) else None
+    return float(found) if found is not None and is_number(found) else 0.0
+
+
+def turn_box(box: Box, degrees: float) -> Box:
+    """The upright box around a box that is turned about its centre."""
+    x, y, width, height = box
+    angle = math.radians(degrees)
+    cos, sin = abs(math.cos(angle)), abs(math.sin(angle))
+    wide, high = width * cos + height * sin, width * sin + height * cos
+    return [x + (width - wide) / 2, y + (height - high) / 2, wide, high]
+
+
+def overhang(box: Box, width: int, height: int) -> float:
+    """Pixels by which a box reaches out of its image; negative within."""
+    return max(-box[0], -box[1], box[0] + box[2] - width, box[1] + box[3] - height)
+
+
+def clip_box(box: Box, width: int, height: int) -> Box:
+    """A box within its image, of at least 1 px; else a :class:`.Fault`."""
+    if box[2] < 0 or box[3] < 0:
+        raise Fault('refused', 'boxes of negative width or height', repr(box))
+    if box[2] == 0 or box[3] == 0:
+        raise Fault('skipped', 'boxes of no width or height', repr(box))
+    left, top = max(box[0], 0), max(box[1], 0)
+    right, bottom = min(box[0] + box[2], width), min(box[1] + box[3], height)
+    if left >= right or top >= bottom:
+        raise Fault('skipped', 'boxes outside their image', f'{box} in {width} x {height}')
+    if right - left < SMALLEST or bottom - top < SMALLEST:
+        raise Fault(
+            'skipped', 'boxes narrower or lower than 1 px, which mmdet leaves out', repr(box)
+        )
+    if overhang(box, width, height) <= 0:
+        return box
+    return [left, top, right - left, bottom - top]
+
+
+def extent(one: Coco) -> tuple[float, float, float, float] | None:
+    """Left, top, right, bottom of an annotation's box or polygons.
+
+    ``None`` if it has none that can be read.
+    """
+    try:
+        box = read_box(one)
+    except Fault:
+        return None
+    outline = one.get('segmentation')
+    if box is None and isinstance(outline, list) and outline and all(map(is_polygon, outline)):
+        box = box_of_polygons(outline)
+    return None if box is None else (box[0], box[1], box[0] + box[2], box[1] + box[3])

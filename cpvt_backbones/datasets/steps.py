@@ -1,0 +1,228 @@
+"""The steps from a user's data to a config: read, check, decide, write."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cpvt_backbones.errors import InputError
+from cpvt_backbones.inference.windows import open_scene
+from cpvt_backbones.value_range import ValueRange
+
+from .check.gate import check
+from .check.masks import MaskClasses, find_classes
+from .dataset import Part
+from .decide.settings import (
+    ClassMaps,
+    Settings,
+    class_settings,
+    map_settings,
+    object_settings,
+)
+from .decide.weights import read_backbone
+from .read.coco import note_unlisted, read_coco, read_predictions, report_left_out
+from .read.folders import read_folders
+from .read.images import any_size, choose_range, mean_and_std
+from .read.instances import read_instances
+from .read.masks import MaskedImages, measure_maps, read_map, read_masks
+from .read.recognise import Form
+from .read.voc import read_voc
+from .read.yolo import read_yolo
+from .report import Report
+from .write.config import check_out, fields_of, start, write_config
+from .write.data import (
+    MAPS,
+    refuse_links,
+    write_class_maps,
+    write_labels,
+    write_map_lists,
+    write_objects,
+    write_report,
+)
+from .write.sheet import write_sheet
+
+# The task of each form.
+TASKS = dict(
+    coco='detector',
+    voc='detector',
+    yolo='detector',
+    instances='instance segmentor',
+    masks='segmentor',
+    folders='classifier',
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A config that is asked for.
+
+    Args:
+        kind: Form of the data, a key of ``TASKS``.
+        form: Form of the files: of instances, one of several.
+        out: The config, FILE.py.
+        classes: File of the names of classes.
+        ignore: Values of masks to leave out.
+        limits: Values that become 0 and 255, of images of more than 8 bits.
+        bands: Bands of the files, from 1, that are the channels of the model.
+        added: Output folder of a prediction, whose objects are trained on, too.
+        weights: File or name of weights for the backbone, ``'none'``, or ``None`` for shipped ones.
+        length: Iterations, of a classifier epochs; ``None`` for a length by the data.
+        decode: Decode every image; else only headers are read.
+        strict: Refuse data of which anything is skipped or altered.
+    """
+
+    kind: str
+    form: Form
+    out: Path
+    classes: Path | None = None
+    ignore: Sequence[int] = ()
+    limits: Sequence[float] | None = None
+    bands: Sequence[int] | None = None
+    added: Path | None = None
+    weights: str | None = None
+    length: int | None = None
+    decode: bool = True
+    strict: bool = False
+
+    @property
+    def task(self) -> str:
+        """What is trained, such as ``'detector'``."""
+        return TASKS[self.kind]
+
+    @property
+    def folder(self) -> Path:
+        """Where everything but the config is written."""
+        return self.out.with_suffix('')
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Data as read: the parts, and the masks of a segmentor with their classes."""
+
+    parts: Sequence[Part]
+    masks: MaskedImages | None = None
+    values: MaskClasses | None = None
+
+
+def make_config(request: Request) -> Settings:
+    """Read and check data, write them and a config; returns what the config says.
+
+    Raises:
+        InputError: The data, weights or name of the config are not accepted.
+    """
+    check_out(request.out)
+    refuse_links(request.folder)
+    channels = len(request.bands or 'RGB')
+    pretrained = read_backbone(request.task, request.weights, in_channels=channels)
+    with any_size():
+        settings, texts = _prepare(request)
+    started, weights = start(
+        request.task, request.weights, channels=settings.fields['channels'], pretrained=pretrained
+    )
+    settings.fields |= started
+    if pretrained is not None:
+        settings.remarks.append(pretrained.remark)
+    if request.length:
+        settings.fields['length'] = request.length
+    numbers = settings.fields | dict(about=settings.about)
+    write_config(request.task, numbers, texts | weights, request.out)
+    return settings
+
+
+def _prepare(request: Request) -> tuple[Settings, dict[str, object]]:
+    """The settings of checked data, and the names and paths of what is written."""
+    report = Report()
+    labels = read(request, report)
+    value_range = None
+    if request.limits or request.bands:
+        value_range = choose_range(labels.parts[0], request.limits, request.bands)
+    parts = check(
+        labels.parts,
+        report,
+        decode=request.decode,
+        outlines=request.kind == 'instances',
+        added=read_predictions(request.added) if request.added else None,
+        value_range=value_range,
+    )
+    table = write_report(report, request.folder / 'check.csv')
+    report.finish(strict=request.strict, file=table)
+    settings, texts = _decide_and_write(request, labels, parts, value_range)
+    normalisation = None
+    if value_range and request.bands:
+        normalisation = mean_and_std(parts[0], value_range)
+        settings.remarks.append(
+            f'bands {", ".join(map(str, request.bands))}: mean and standard deviation are of the'
+            ' training images'
+        )
+    settings.fields |= fields_of(request.task, value_range, normalisation)
+    picture = request.folder / 'sheet.jpg'
+    sheet = write_sheet(request.task, texts, picture, value_range=value_range)
+    settings.remarks.append(f'images with their labels, to look at before training: {sheet}')
+    return settings, texts
+
+
+def read(request: Request, report: Report) -> Labels:
+    """Labels of the form of the request, not yet checked."""
+    form = request.form
+    if request.task == 'classifier':
+        return Labels([read_folders(form.data[0], report)])
+    if request.task == 'segmentor':
+        masks = read_masks(form.data[0], form.data[1], report, classes=request.classes)
+        values = find_classes(masks, report, ignore=request.ignore)
+        return Labels([masks.part], masks, values)
+    return Labels(_read_objects(request, report))
+
+
+def _read_objects(request: Request, report: Report) -> list[Part]:
+    form = request.form
+    if form.kind == 'coco':
+        file, root = form.data
+        parts = [read_coco(file, root)]
+        if form.val:
+            parts.append(read_coco(form.val[0], form.val[-1] if len(form.val) > 1 else root))
+        note_unlisted(parts, report)
+        report_left_out(form.left_out, report)
+        return parts
+    if form.kind == 'yolo':
+        return read_yolo(form.data[0], report)
+    if form.kind == 'voc' and request.kind == 'voc':
+        return read_voc(form.data[0], report)
+    if form.kind == 'masks':
+        return [read_instances(form.data[0], form.data[1], report, classes=request.classes)]
+    raise InputError(
+        'data: form instances takes COCO JSON with outlines, YOLO polygons, or images and masks,'
+        f' got {form.kind}'
+    )
+
+
+def _decide_and_write(
+    request: Request, labels: Labels, parts: Sequence[Part], value_range: ValueRange | None
+) -> tuple[Settings, dict[str, object]]:
+    folder = request.folder
+    suffix = '.npy' if value_range else '.jpg'
+    if request.task == 'classifier':
+        settings = class_settings(parts)
+        return settings, write_labels(settings, folder)
+    if labels.masks is None or labels.values is None:
+        settings = object_settings(request.task, parts, suffix=suffix)
+        return settings, write_objects(settings, folder, value_range=value_range)
+    target = folder / MAPS
+    missing = write_class_maps(
+        labels.masks, labels.values.table, parts, target, value_range=value_range
+    )
+
+    def read_written(name: str) -> np.ndarray:
+        return read_map(target / f'{name}.png')
+
+    files = [target / f'{image["file_name"]}.png' for image in parts[0].coco['images']]
+    first = open_scene(parts[0].root / parts[0].coco['images'][0]['file_name'], value_range)
+    maps = ClassMaps(
+        classes=labels.values.names,
+        counts=measure_maps(files),
+        read=read_written,
+        missing=missing,
+        placed=first is not None and first.is_placed,
+    )
+    settings = map_settings(parts, maps, suffix=suffix)
+    return settings, write_map_lists(settings, folder, value_range=value_range)

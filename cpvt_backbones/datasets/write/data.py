@@ -1,0 +1,158 @@
+"""Write what a config trains on: JSON files, lists, class maps and tiles, in one folder."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from rich.progress import track
+
+from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.errors import InputError
+from cpvt_backbones.inference.windows import open_scene
+from cpvt_backbones.value_range import ValueRange
+
+from ..dataset import Part
+from ..decide.settings import Settings
+from ..read.masks import IGNORE, MaskedImages, read_codes, translate
+from ..report import Report
+from .tiles import write_map_tiles, write_tiles
+
+PARTS = ('train', 'val')
+MAPS = 'masks'  # folder of the class maps
+
+
+def refuse_links(folder: Path) -> None:
+    """``InputError`` if an output folder has links, through which files would be written elsewhere.
+
+    The folder itself may be a link of the user.
+    """
+    for path in folder.rglob('*'):
+        if path.is_symlink():
+            target = os.path.realpath(path)
+            raise InputError(f'--out: {path} is a link to {target}; nothing is written through it')
+
+
+def write_list(names: Iterable[str], path: Path) -> str:
+    """Write one name a line; returns the absolute path."""
+    with atomic_write(path) as file:
+        file.write(''.join(f'{name}\n' for name in names).encode())
+    return str(path.resolve())
+
+
+def write_json(content: Any, path: Path, *, indent: int | None = None) -> Path:
+    """Write JSON; returns the absolute path."""
+    with atomic_write(path) as file:
+        file.write(json.dumps(content, allow_nan=False, indent=indent).encode())
+    return path.resolve()
+
+
+def write_report(report: Report, file: Path) -> Path | None:
+    """Write a CSV file of every entry; ``None`` if the printed table has them all."""
+    if not report.is_long:
+        return None
+    text = io.StringIO(newline='')
+    writer = csv.writer(text)
+    writer.writerow(('outcome', 'reason', 'file'))
+    writer.writerows(report.rows())
+    with atomic_write(file) as stream:
+        stream.write(text.getvalue().encode(errors='surrogateescape'))
+    return file
+
+
+def write_objects(
+    settings: Settings, folder: Path, *, value_range: ValueRange | None = None
+) -> dict[str, Any]:
+    """Write COCO JSON of both parts, and their tiles; returns names and paths for the config."""
+    parts = settings.parts
+    if settings.tiles:
+        parts = []
+        for name, tiles in zip(PARTS, settings.tiles, strict=True):
+            parts.append(write_tiles(tiles, folder / 'tiles' / name, value_range=value_range))
+    texts: dict[str, Any] = dict(classes=tuple(settings.classes))
+    for name, part in zip(PARTS, parts, strict=True):
+        texts[name] = str(write_json(part.coco, folder / f'{name}.json'))
+        texts[f'{name}_images'] = str(part.root.resolve())
+    return texts
+
+
+def write_map_lists(
+    settings: Settings, folder: Path, *, value_range: ValueRange | None = None
+) -> dict[str, Any]:
+    """Write lists of images, and tiles of these and their maps; returns names and paths."""
+    maps, images = folder / MAPS, settings.parts[0].root
+    if settings.tiles:
+        tiled = folder / 'tiles'
+        for tiles in settings.tiles:
+            write_tiles(tiles, tiled / 'images', value_range=value_range)
+            write_map_tiles(tiles, maps, tiled / MAPS)
+        maps, images = tiled / MAPS, tiled / 'images'
+    texts: dict[str, Any] = dict(classes=tuple(settings.classes))
+    texts |= dict(images=str(images.resolve()), masks=str(maps.resolve()))
+    for name, part in zip(PARTS, settings.parts, strict=True):
+        names = [image['file_name'] for image in part.coco['images']]
+        texts[name] = write_list(names, folder / f'{name}.txt')
+    return texts
+
+
+def write_labels(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Write lists of images and the indices of their classes; returns names and paths."""
+    classes = [*settings.classes]
+    images = str(settings.parts[0].root.resolve())
+    texts: dict[str, Any] = dict(classes=tuple(classes), images=images)
+    for name, part in zip(PARTS, settings.parts, strict=True):
+        lines = []
+        for image in part.coco['images']:
+            lines.append(f'{image["file_name"]} {classes.index(image["label"])}')
+        texts[name] = write_list(lines, folder / f'{name}.txt')
+    return texts
+
+
+def write_class_maps(
+    images: MaskedImages,
+    table: Mapping[int, int],
+    parts: Sequence[Part],
+    target: Path,
+    *,
+    value_range: ValueRange | None = None,
+) -> float:
+    """Write ``<file name of the image>.png`` for each image of the parts: class indices, 255 for no
+    class.
+
+    Args:
+        images: Images with masks.
+        table: Index of the class of each value of the masks.
+        parts: The images that are used.
+        target: Folder of the maps.
+        value_range: How images of more than 8 bits are read.
+
+    Pixels of which a TIFF or JPEG 2000 image has no data are of no class.
+
+    Returns:
+        The share of these in all pixels.
+    """
+
+    def write(name: str) -> np.ndarray:
+        """Number of pixels without data, and of all."""
+        codes = read_codes(images.masks[name], palette=images.palette)
+        classes = translate(codes, table)
+        height, width = classes.shape
+        scene = open_scene(images.part.root / name, value_range)
+        missing = scene.missing((0, height), (0, width)) if scene else None
+        if missing is not None:
+            classes[missing] = IGNORE
+        with atomic_write(target / f'{name}.png') as file:
+            Image.fromarray(classes).save(file, format='PNG')
+        return np.array([0 if missing is None else missing.sum(), classes.size])
+
+    names = [image['file_name'] for part in parts for image in part.coco['images']]
+    with ThreadPoolExecutor() as pool:
+        counts = track(pool.map(write, names), description='class maps', total=len(names))
+        missing, pixels = sum(counts, start=np.zeros(2))
+    return float(missing / pixels)

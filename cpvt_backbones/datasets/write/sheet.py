@@ -1,0 +1,180 @@
+"""A picture of images with their labels, as the training sees them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image, ImageDraw
+
+from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.inference.drawing import (
+    distinct_colours,
+    draw_prediction,
+    label_font,
+    make_preview,
+)
+from cpvt_backbones.value_range import ValueRange
+
+from ..dataset import Coco
+from ..files import read_lines
+from ..read.masks import IGNORE
+from ..shapes import mask_of, rle_of
+
+MOST = {'train': 8, 'val': 4}  # images
+COLUMNS = 4
+SIDE = 480  # px, the longer side of an image
+CAPTION = 18  # px, height of a line of text
+GAP = 8  # px between images
+QUALITY = 90  # of the JPEG file
+UNREAD = np.full((SIDE // 2, SIDE, 3), 128, np.uint8)  # in place of a damaged image
+NO_CLASS = (128, 128, 128)  # RGB
+
+
+@dataclass
+class Labelled:
+    """An image file and its labels, as :func:`.draw_prediction` takes them."""
+
+    file: Path
+    labels: dict[str, Any]
+
+
+@dataclass
+class Style:
+    """What labels are drawn by: task, names and colours of the classes."""
+
+    task: str
+    classes: Sequence[str] | None
+    palette: Sequence[Sequence[int]] | None = None
+
+
+def write_sheet(
+    task: str, texts: dict[str, Any], file: Path, *, value_range: ValueRange | None = None
+) -> Path:
+    """Draw up to 12 images with their labels, read from the files that the config names.
+
+    Args:
+        task: Of the config, such as ``'detector'``.
+        texts: Names and paths of the data.
+        file: The picture, .jpg.
+        value_range: How images of more than 8 bits are read.
+
+    Returns:
+        The file.
+    """
+    classes = [*texts['classes']]
+    style = Style('detection', classes)
+    if task == 'segmentor':
+        colours = [*distinct_colours(len(classes)).tolist(), NO_CLASS]
+        style = Style('segmentation', [*classes, 'no class'], colours)
+    elif task == 'classifier':
+        style = Style('classification', classes)
+    pictures = []
+    for part in MOST:
+        for one in _labelled(task, texts, part):
+            image = value_range.read(one.file) if value_range else _read(one.file)
+            if image is None:  # headers alone were checked
+                pictures.append((UNREAD, f'{part}: {one.file.name} cannot be decoded'))
+                continue
+            preview = _fit(make_preview(image))
+            drawn = draw_prediction(preview, one.labels, style, image.shape[1::-1])
+            pictures.append((drawn, f'{part}: {one.file.name}'))
+    with atomic_write(file) as stream:
+        _arrange(pictures).save(stream, format='JPEG', quality=QUALITY, subsampling=0)
+    return file
+
+
+def _labelled(task: str, texts: dict[str, Any], part: str) -> list[Labelled]:
+    """Images of a part, evenly chosen, with their labels."""
+    if task in ('detector', 'instance segmentor'):
+        coco = json.loads(Path(texts[part]).read_bytes())
+        root = Path(texts[f'{part}_images'])
+        return _with_objects(coco, root, MOST[part], outlines=task == 'instance segmentor')
+    lines = _spread(read_lines(Path(texts[part])), MOST[part])
+    root = Path(texts['images'])
+    if task == 'segmentor':
+        masks, no_class = Path(texts['masks']), len(texts['classes'])
+        return [
+            Labelled(root / line, _class_map(masks / f'{line}.png', no_class)) for line in lines
+        ]
+    found = []
+    for line in lines:
+        name, _, index = line.rpartition(' ')
+        label = int(index)
+        found.append(Labelled(root / name, {'label': label, 'class': texts['classes'][label]}))
+    return found
+
+
+def _with_objects(coco: Coco, root: Path, count: int, *, outlines: bool) -> list[Labelled]:
+    """Images of COCO JSON; those that have objects, if there are any."""
+    objects: dict[int, list[Coco]] = {image['id']: [] for image in coco['images']}
+    for one in coco['annotations']:
+        objects[one['image_id']].append(one)
+    order = [category['id'] for category in coco['categories']]
+    names = {category['id']: category['name'] for category in coco['categories']}
+    images = [image for image in coco['images'] if objects[image['id']]] or coco['images']
+    found = []
+    for image in _spread(images, count):
+        labels: dict[str, Any] = dict(labels=[], classes=[], boxes=[])
+        if outlines:
+            labels['masks'] = []
+        for one in objects[image['id']]:
+            left, top, width, height = one['bbox']
+            ignored = ' (ignored)' if one['iscrowd'] else ''
+            labels['labels'].append(order.index(one['category_id']))
+            labels['classes'].append(names[one['category_id']] + ignored)
+            labels['boxes'].append([left, top, left + width, top + height])
+            if outlines:
+                size = image['width'], image['height']
+                labels['masks'].append(rle_of(mask_of(one['segmentation'], size)))
+        found.append(Labelled(root / image['file_name'], labels))
+    return found
+
+
+def _spread(items: Sequence[Any], count: int) -> list[Any]:
+    """At most ``count`` items, at equal distances."""
+    chosen = np.linspace(0, len(items) - 1, min(count, len(items)))
+    return [items[round(index)] for index in chosen.tolist()]
+
+
+def _class_map(file: Path, no_class: int) -> dict[str, Any]:
+    classes = np.asarray(Image.open(file))
+    return dict(seg_map=np.where(classes == IGNORE, no_class, classes).astype(np.int64))
+
+
+def _read(file: Path) -> np.ndarray | None:
+    """An image as training reads it, upright and BGR; ``None`` if it is damaged."""
+    content = np.fromfile(file, np.uint8)
+    return cv2.imdecode(content, cv2.IMREAD_COLOR) if content.size else None
+
+
+def _fit(rgb: np.ndarray) -> np.ndarray:
+    """Scale to a longer side of ``SIDE``; small images show their pixels."""
+    height, width = rgb.shape[:2]
+    factor = SIDE / max(height, width)
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    how = cv2.INTER_AREA if factor < 1 else cv2.INTER_NEAREST
+    return cv2.resize(rgb, size, interpolation=how)
+
+
+def _arrange(pictures: Sequence[tuple[np.ndarray, str]]) -> Image.Image:
+    """Pictures in rows, with a line of text below each."""
+    rows = [pictures[i : i + COLUMNS] for i in range(0, len(pictures), COLUMNS)]
+    width = max(picture.shape[1] for picture, _ in pictures) + GAP
+    heights = [max(picture.shape[0] for picture, _ in row) + CAPTION + GAP for row in rows]
+    sheet = Image.new('RGB', (len(rows[0]) * width + GAP, sum(heights) + GAP), 'white')
+    draw = ImageDraw.Draw(sheet)
+    font = label_font(CAPTION - 6)
+    top = GAP
+    for row, height in zip(rows, heights, strict=True):
+        for column, (picture, caption) in enumerate(row):
+            left = GAP + column * width
+            sheet.paste(Image.fromarray(picture), (left, top))
+            while font.getlength(caption) > width - GAP:
+                caption = caption[:-1]
+            draw.text((left, top + picture.shape[0] + 1), caption, font=font, fill='black')
+        top += height
+    return sheet

@@ -1,0 +1,364 @@
+"""``make_config.py --weights``: the config has the model of the weights, whatever they are."""
+
+import json
+import re
+import socket
+
+import pytest
+import shape_data
+import torch
+from mmengine.optim import build_optim_wrapper
+from PIL import Image
+from tiny import randomise
+
+import cpvt_backbones
+from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
+from cpvt_backbones.analysis.complexity import build_model
+from cpvt_backbones.checkpoints import export_state_dict, load_checkpoint, public_backbone
+from cpvt_backbones.toolboxes import read_config
+
+NARROW = dict(embed_dims=192, depth=2, num_heads=3, mlp_ratio=0.5)
+STAGES = dict(
+    depths=(1, 2, 1, 1),
+    embed_dims=(64, 128, 320, 512),
+    num_heads=(1, 2, 5, 8),
+    mlp_ratios=(0.5, 0.5, 0.5, 0.25),
+    sr_ratios=(4, 2, 2, 1),
+)
+TABLE, PEG = dict(type='Learned'), dict(type='PEG', after_blocks='0-5')
+DINOV3 = dict(
+    position=dict(type='RoPE', mode='dinov3'),
+    num_registers=4,
+    qkv_bias=False,
+    layer_scale_init=1.0,
+    norm_eps=1e-5,
+)
+TASKS = {
+    'detector': 'mmdet',
+    'instance segmentor': 'mmdet',
+    'segmentor': 'mmseg',
+    'classifier': 'mmpretrain',
+}
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Function that writes small data of a task; returns the arguments of make_config.py."""
+    monkeypatch.chdir(tmp_path)
+    scenes = shape_data.make_split(0, 'train', 6, objects=2)
+
+    def data(task):
+        if task == 'classifier':
+            for index, scene in enumerate(scenes):
+                path = tmp_path / f'photos/{"ab"[index % 2]}/{index}.png'
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(scene.image).save(path)
+            return ['folders', 'photos']
+        shape_data.write_images(tmp_path / 'images', scenes)
+        if task == 'segmentor':
+            shape_data.class_maps(tmp_path / 'masks', scenes)
+            return ['masks', 'images', 'masks']
+        shape_data.coco_json(tmp_path / 'all.json', scenes, masks=True)
+        return ['coco' if task == 'detector' else 'instances', 'all.json', 'images']
+
+    return data
+
+
+def deit(**arguments):
+    return CPVT(**{'arch': NARROW, 'position': TABLE, 'img_size': 64, **arguments})
+
+
+def pyramid(**arguments):
+    return PyramidCPVT(**{'arch': STAGES, 'img_size': 64, 'final_norm': True, **arguments})
+
+
+def save_as_timm(model, path):
+    torch.save(export_state_dict(model.state_dict(), model, to='timm')[0], path)
+
+
+def save_as_folder(model, path):
+    model.save_pretrained(path)
+
+
+def save_as_detector(model, path):
+    weights = {f'backbone.{key}': value for key, value in model.state_dict().items()}
+    torch.save(dict(state_dict=weights | {'bbox_head.w': torch.ones(1)}), path)
+
+
+WEIGHTS = {
+    'deit': (deit, save_as_timm),
+    'distilled': (lambda: deit(with_dist_token=True), save_as_timm),
+    'dinov3': (lambda: deit(**DINOV3), save_as_folder),
+    'twins': (pyramid, save_as_timm),
+    'pvt': (
+        lambda: pyramid(
+            position=dict(type='Learned', interpolation='bilinear', antialias=False),
+            with_cls_token=True,
+            embed_norm_eps=1e-6,
+        ),
+        save_as_detector,
+    ),
+    'own detector': (lambda: MultiScaleCPVT(arch={**NARROW, 'depth': 5}), save_as_detector),
+    'own pyramid': (lambda: pyramid(final_norm=False), save_as_detector),
+}
+# What no output of a task needs, or its backbone cannot have.
+MAY_BE_DROPPED = r'(backbone\.)?(dist_token|pyramid\.)|bbox_head'
+
+
+@pytest.mark.parametrize('task', TASKS)
+@pytest.mark.parametrize('kind', WEIGHTS)
+def test_the_config_has_the_model_of_the_weights(call, data, tmp_path, kind, task):
+    pytest.importorskip(TASKS[task])
+    make, save = WEIGHTS[kind]
+    source = randomise(make())
+    save(source, tmp_path / 'mine')
+    call('make_config', *data(task), '--weights', 'mine', '--out', 'config.py')
+    assert len((tmp_path / 'config.py').read_text().splitlines()) <= 54
+    cfg = read_config(tmp_path / 'config.py')
+    backbone = build_model(cfg).backbone
+    report = load_checkpoint(backbone, cfg.model.backbone.init_cfg)
+    norm = '' if task == 'classifier' else r'|(backbone\.)?norm\.'  # of a pyramid's maps
+    assert all(re.match(MAY_BE_DROPPED + norm, key) for key in report.dropped), report
+    assert all(key.startswith('pyramid.') for key in report.missing), report
+    assert all(key.startswith('pos_block.') for key in report.added), report
+    found = backbone.state_dict()
+    for key, value in source.state_dict().items():
+        is_table = key.startswith('pos_embed') and kind == 'distilled'
+        if not re.match(r'norm\.|dist_token|pyramid\.', key) and not is_table:
+            assert torch.equal(found[key], value), key
+    encodings = [type(one).__name__ for one in backbone.position_encodings]
+    theirs = [type(one).__name__ for one in source.position_encodings]
+    assert encodings == theirs + ['PEGPosition'] * ('PEGPosition' not in theirs)
+
+
+@pytest.mark.parametrize('task', TASKS)
+@pytest.mark.parametrize('kind', ['deit', 'twins'])
+def test_neck_and_head_take_the_maps(call, data, tmp_path, kind, task):
+    pytest.importorskip(TASKS[task])
+    make, save = WEIGHTS[kind]
+    save(make(), tmp_path / 'mine.pth')
+    call('make_config', *data(task), '--weights', 'mine.pth', '--out', 'config.py')
+    cfg = read_config(tmp_path / 'config.py')
+    model = build_model(cfg)
+    images = torch.rand(1, 3, 70, 90)
+    with torch.no_grad():
+        if task == 'classifier':
+            assert model(images, mode='tensor').shape == (1, 2)
+        else:
+            sizes = [tuple(one.shape[2:]) for one in model.extract_feat(images)]
+            assert (9, 12) in sizes and (5, 6) in sizes  # strides 8 and 16
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    rates = {group['param_name']: group['lr'] for group in groups if 'param_name' in group}
+    if kind == 'deit':  # the rate of the recipe, for its width
+        names = [f'backbone.blocks.{i}.attn.qkv.weight' for i in (0, 1)]
+        assert [rates[name] for name in names] == pytest.approx([0.75**2 * 1e-3, 0.75e-3])
+        assert max(rates.values()) == pytest.approx(1e-3)
+    else:
+        assert max(group['lr'] for group in groups) == pytest.approx(1e-3 * 192 / 512, rel=0.02)
+
+
+@pytest.fixture
+def backbone_of(monkeypatch):
+    """Function that reads the backbone of a name, which must not open a connection."""
+    from cpvt_backbones.datasets.decide.weights import read_backbone
+
+    def connect(*_):
+        raise AssertionError('a connection is opened')
+
+    monkeypatch.setattr(socket.socket, 'connect', connect)
+    return read_backbone
+
+
+# Position and further arguments for dense prediction, and channels of strides 8, 16 and 32.
+NAMES = {
+    'timm://deit_tiny_patch16_224.fb_in1k': (
+        dict(arch='tiny', with_cls_token=True, position=[TABLE, PEG]),
+        (96, 192, 192),
+    ),
+    'timm://deit_small_patch16_224.fb_in1k': (
+        dict(arch='small', with_cls_token=True, position=[TABLE, PEG]),
+        (192, 384, 384),
+    ),
+    'timm://vit_small_patch16_dinov3.lvd1689m': (
+        dict(
+            arch='small',
+            with_cls_token=True,
+            num_registers=4,
+            qkv_bias=False,
+            layer_scale_init=1e-5,
+            norm_eps=1e-5,
+            position=[dict(type='RoPE', mode='dinov3'), PEG],
+        ),
+        (192, 384, 384),
+    ),
+    # Patches of 14 px become 16 px; the table keeps its 37 x 37 entries.
+    'timm://vit_small_patch14_dinov2.lvd142m': (
+        dict(
+            arch='small',
+            img_size=592,
+            with_cls_token=True,
+            layer_scale_init=1e-5,
+            position=[TABLE, PEG],
+        ),
+        (192, 384, 384),
+    ),
+    'timm://vit_base_patch32_clip_quickgelu_224.openai': (
+        dict(
+            arch='base',
+            patch_size=32,
+            with_cls_token=True,
+            pre_norm=True,
+            norm_eps=1e-5,
+            activation='quick_gelu',
+            position=[TABLE, PEG],
+        ),
+        (192, 384, 768),
+    ),
+    'timm://twins_pcpvt_small.in1k': (dict(arch='small'), (128, 320, 512)),
+    'https://github.com/whai362/PVT/releases/download/v2/pvt_tiny.pth': (
+        dict(
+            arch='tiny',
+            with_cls_token=True,
+            embed_norm_eps=1e-6,
+            position=[
+                dict(type='Learned', interpolation='bilinear', antialias=False),
+                dict(type='PEG'),
+            ],
+        ),
+        (128, 320, 512),
+    ),
+}
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_public_names_are_read_without_a_network(backbone_of, name):
+    wanted, channels = NAMES[name]
+    found = backbone_of('detector', name)
+    kind = 'PyramidCPVT' if channels == (128, 320, 512) else 'MultiScaleCPVT'
+    wanted = dict(type=kind, **wanted, drop_path_rate=0.1, out_indices=(1, 2, 3))
+    wanted['init_cfg'] = name
+    assert (found.arguments, found.out_channels) == (wanted, channels)
+
+
+LARGE = [
+    'timm://samvit_base_patch16.sa1b',
+    'timm://vit_so400m_patch14_siglip_gap_224.pali_mix',
+    'timm://vit_pe_core_tiny_patch16_384.fb',
+    'timm://vit_large_patch14_clip_336.openai',
+    'timm://eva02_tiny_patch14_336.mim_in22k_ft_in1k',
+    'timm://vit_small_patch16_rope_mixed_ape_224.naver_in1k',
+    'mmpretrain://deit-small-distilled_3rdparty_in1k',
+]
+
+
+@pytest.mark.parametrize('task', TASKS)
+@pytest.mark.parametrize('name', [*NAMES, *LARGE])
+def test_a_backbone_of_each_public_name(backbone_of, name, task):
+    """It has the arguments of the name; of those that are the default, the config has none."""
+    found = backbone_of(task, name)
+    options = dict(found.arguments)
+    assert options.pop('init_cfg') == name
+    with torch.device('meta'):
+        model = getattr(cpvt_backbones, options.pop('type'))(**options)
+    public = public_backbone(name)
+    assert model.out_strides in ((8, 16, 32), (4, 8, 16, 32)) or task == 'classifier'
+    assert model.out_channels == found.out_channels
+    for key, value in public.items():
+        fitted = key in ('patch_size', 'img_size') and public.get('patch_size') == 14
+        if key not in ('type', 'position', 'with_dist_token') and not fitted:
+            assert getattr(model, key) == value, key
+    theirs = public.get('position', [])
+    for one in theirs if isinstance(theirs, list) else [theirs]:
+        assert one in model.position
+    assert type(model.position_encodings[-1]).__name__ == 'PEGPosition'
+
+
+def test_bands_and_weights(backbone_of, tmp_path):
+    weights = tmp_path / 'mine.pth'
+    torch.save(deit().state_dict(), weights)
+    assert backbone_of('detector', str(weights), in_channels=5).arguments['in_channels'] == 5
+    torch.save(deit(in_channels=4).state_dict(), weights)
+    assert backbone_of('detector', str(weights), in_channels=4).arguments['in_channels'] == 4
+    with pytest.raises(ValueError, match=r'patch_embed.proj.weight is \(192, 4, 16, 16\)'):
+        backbone_of('detector', str(weights))
+
+
+def test_patches_of_a_file_fit_the_strides(backbone_of, tmp_path):
+    torch.save(deit(patch_size=14, img_size=(56, 84)).state_dict(), tmp_path / 'mine.pth')
+    found = backbone_of('segmentor', str(tmp_path / 'mine.pth'))
+    assert found.arguments['img_size'] == (64, 96) and found.out_channels == (48, 96, 192, 192)
+    assert 'its patches of 14 px are fitted to 16 px' in found.remark
+    found = backbone_of('classifier', str(tmp_path / 'mine.pth'))
+    assert (found.arguments['patch_size'], found.arguments['img_size']) == (14, (56, 84))
+
+
+REFUSED = {
+    'timm://resnet50.a1_in1k': 'no public weights of this name are known',
+    'timm://deit_tiny_patch16_224.fb_in1K': 'no public weights of this name are known',
+    'https://example.com/best.pth': 'nothing is downloaded here',
+    'user/repository': "there is no file or folder 'user/repository'",
+    'resnet.pth': 'the checkpoint is none of those recognised',
+    'narrow.pth': 'do not show arch',
+    'damaged.pth': 'damaged.pth',
+    'nan.pth': 'NaN or infinite',
+}
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_other_weights_are_refused_before_the_data_are_read(refused, data, tmp_path, name):
+    if name.startswith('timm'):
+        pytest.importorskip('timm')
+    arguments = data('detector')
+    (tmp_path / 'all.json').write_text('{}')  # refused, too, but later
+    torch.save({'layer1.0.conv1.weight': torch.ones(2, 2, 1, 1)}, 'resnet.pth')
+    arch = dict(embed_dims=48, depth=1, num_heads=4, mlp_ratio=1.0)
+    torch.save(deit(arch=arch).state_dict(), 'narrow.pth')
+    (tmp_path / 'damaged.pth').write_bytes(b'PK\x03\x04 no archive')
+    bad = deit()
+    torch.nn.init.constant_(bad.norm.weight, torch.nan)
+    torch.save(bad.state_dict(), 'nan.pth')
+    line = refused('make_config', *arguments, '--weights', name, '--out', 'config.py')
+    assert line.startswith('error: --weights: ') and name in line and REFUSED[name] in line
+    assert name == 'user/repository' or 'accepted are names of docs/weights.md' in line
+    assert not (tmp_path / 'config.py').exists()
+
+
+@pytest.mark.parametrize('weights', ['cpvt_tiny_gap-imagenette', 'none'])
+@pytest.mark.parametrize('task', TASKS)
+def test_shipped_weights_keep_the_recipe(call, data, tmp_path, task, weights):
+    pytest.importorskip(TASKS[task])
+    call('make_config', *data(task), '--weights', weights, '--out', 'config.py')
+    cfg = read_config(tmp_path / 'config.py')
+    backbone = cfg.model.backbone
+    assert backbone.arch == 'tiny' and backbone.position.type == 'PEG'
+    whole = task == 'classifier' and weights != 'none'
+    assert cfg.load_from == (weights if whole else None)
+    if weights == 'none':
+        assert backbone.init_cfg is None
+    elif not whole:
+        assert backbone.init_cfg == weights
+    assert cfg.optim_wrapper.optimizer.lr == 1e-3
+    text = (tmp_path / 'config.py').read_text()
+    assert '_delete_' not in text and 'optim_wrapper' not in text
+
+
+def test_from_a_file_to_predictions(call, data, tmp_path, capsys):
+    """A DeiT of another name: one iteration of a detector, and its predictions."""
+    pytest.importorskip('mmdet')
+    save_as_timm(randomise(deit()), tmp_path / 'my deit.pth')
+    arguments = [*data('detector'), '--weights', 'my deit.pth', '--length', 1]
+    call('make_config', *arguments, '--out', 'mine.py')
+    printed = capsys.readouterr().out
+    assert 'my deit.pth, whose licence applies' in printed and 'num_heads=3' in printed
+    one_process = [
+        f'{part}_dataloader.{option}'
+        for part in ('train', 'val')
+        for option in ('num_workers=0', 'persistent_workers=False')
+    ]
+    call('train', 'mine.py', '--cfg-options', *one_process)
+    checkpoint = tmp_path / 'work_dirs/mine/iter_1.pth'
+    content = torch.load(checkpoint, weights_only=False)['state_dict']
+    assert content['backbone.pos_embed.0'].shape == (1, 17, 192)
+    options = ['--out-dir', 'out', '--score-thr', 0, '--device', 'cpu']
+    call('infer', 'mine.py', checkpoint, 'images', *options)
+    assert isinstance(json.loads((tmp_path / 'out/predictions.json').read_text()), list)
