@@ -90,6 +90,9 @@ DENSE = {
     ),
     'pyramid': lambda **kw: pyramid(**kw),
     'pyramid_cls': lambda **kw: pyramid(with_cls_token=True, **kw),
+    'pyramid_overlapping': lambda **kw: pyramid(
+        **{'arch': {**PYRAMID, 'patch_kernels': (7, 3, 3, 3), 'mlp_kernel_size': 3}, **kw}
+    ),
     'pyramid_windowed': lambda **kw: pyramid(
         **{'arch': {**PYRAMID, 'window_size': 3}, 'norm_after_stage': True, **kw}
     ),

@@ -45,6 +45,9 @@ PYRAMIDS: dict[str, dict[str, Any]] = {
     ),
 }
 
+# Keys that an architecture in stages may have besides, with the kind of their values.
+_OPTIONAL: dict[str, Any] = dict(window_size=7, patch_kernels=(7, 3, 3, 3), mlp_kernel_size=3)
+
 ARCHS = {'CPVT': COLUMNS, 'MultiScaleCPVT': COLUMNS, 'PyramidCPVT': PYRAMIDS}
 
 
@@ -70,14 +73,15 @@ def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str,
                 f'{did_you_mean(arch, table)}'
             )
         return dict(table[arch])
-    known = set().union(*table.values())
-    if not set(keys) <= set(arch) <= known:
-        optional = ''.join(f', and {key!r} if it has windows' for key in known - set(keys))
-        raise InputError(f'arch must be a dict with the keys {keys}{optional}, got {dict(arch)!r}')
+    optional = _OPTIONAL if 'depths' in example else {}
+    if not set(keys) <= set(arch) <= {*keys, *optional}:
+        more = f', and of {list(optional)} those that it has' if optional else ''
+        raise InputError(f'arch must be a dict with the keys {keys}{more}, got {dict(arch)!r}')
+    kinds = {**optional, **example}
     for key, value in arch.items():
         values = [value]
-        if is_sequence(example.get(key)):
-            values, count = value, len(example[key])
+        if is_sequence(kinds[key]):
+            values, count = value, len(kinds[key])
             if not is_sequence(value) or len(value) != count:
                 raise InputError(
                     f'arch must give {count} numbers for {key}, one a stage, got {value!r}'

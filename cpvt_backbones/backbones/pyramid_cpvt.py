@@ -78,6 +78,8 @@ class PyramidCPVT(Backbone):
     Args:
         arch: A name in the table. Or a dict with depths, embed_dims, num_heads, mlp_ratios and
             sr_ratios, each of four numbers, one a stage. Twins-SVT has a window_size, in tokens.
+            PVTv2 has patch_kernels=(7, 3, 3, 3), the sides of patches that overlap, and
+            mlp_kernel_size=3, the side of a convolution in the MLPs.
         img_size: Size in pixels that position tables are made for: a side, ``224``, or (height,
             width), ``(480, 640)``. The model takes images of any size.
         out_indices: Stages whose output is returned: one, ``-1``, or several, ``(1, 2, 3)``.
@@ -87,12 +89,13 @@ class PyramidCPVT(Backbone):
             (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'RoPE'`` (:class:`RoPE`).
             ``'Relative'`` and ``'DecomposedRelative'`` need ``sr_ratios`` of 1. Blocks count from 0
             in each stage. Default: a PEG after block 0 of every stage. PVT has
-            ``dict(type='Learned', interpolation='bilinear', antialias=False)``.
+            ``dict(type='Learned', interpolation='bilinear', antialias=False)``, and PVTv2 ``None``:
+            the convolutions of its MLPs encode positions.
         mask_window_padding: With windows, leave the padding of the last row and column of windows
             out of attention, as in mmseg. timm's Twins-SVT lets tokens attend to it: ``False``. At
             multiples of 224 px there is no padding.
         norm_after_stage: Normalise the output of each stage, which the next stage and the maps
-            take, as in the segmentors of Twins-SVT.
+            take, as in the segmentors of Twins-SVT and in PVTv2.
         with_cls_token: Add a class token at the last stage, as in PVT.
         embed_norm_eps: Epsilon of the norms of patch embeddings and spatial reductions (Twins:
             1e-5; PVT: 1e-6).
@@ -227,7 +230,11 @@ class PyramidCPVT(Backbone):
         self.blocks = nn.ModuleList()
         for s in range(used):
             embed = PatchEmbed(
-                channels[s], dims[s], patch_size=PATCH_SIZES[s], norm_eps=embed_norm_eps
+                channels[s],
+                dims[s],
+                patch_size=PATCH_SIZES[s],
+                norm_eps=embed_norm_eps,
+                kernel_size=numbers['patch_kernels'][s] if 'patch_kernels' in numbers else None,
             )
             self.patch_embeds.append(embed)
             self.pos_drops.append(nn.Dropout(drop_rate))
@@ -284,6 +291,7 @@ class PyramidCPVT(Backbone):
                 in_windows if windowed else reducing,
                 num_heads=numbers['num_heads'][stage],
                 mlp_ratio=numbers['mlp_ratios'][stage],
+                mlp_kernel_size=numbers.get('mlp_kernel_size'),
             )
             blocks.append(block)
         return blocks

@@ -24,7 +24,7 @@ from .attention import (
     set_fused_attention,
 )
 from .axial_bias import AxialBias
-from .block import MLP, Block, DropPath, LayerScale
+from .block import MLP, Block, ConvMLP, DropPath, LayerScale
 from .learned_table import LearnedTable
 from .patch_embed import PatchEmbed
 from .peg import PEG, PEGPosition

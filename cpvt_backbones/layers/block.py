@@ -4,10 +4,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cpvt_backbones.checks import check_choice, check_int, check_positive, check_probability
+from cpvt_backbones.checks import (
+    check,
+    check_choice,
+    check_int,
+    check_positive,
+    check_probability,
+    is_int,
+)
 
 from .attention import Bias, Rotate, drop_out
-from .tokens import Grid, ceil_div, is_recording
+from .tokens import Grid, ceil_div, is_recording, map_to_tokens, tokens_to_map
 
 
 class DropPath(nn.Module):
@@ -100,8 +107,8 @@ class MLP(nn.Module):
         self.drop = nn.Dropout(drop)
         self.in_place = False
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute tokens (B, T, C) of the same shape."""
+    def forward(self, x: Tensor, grid: Grid | None = None, num_prefix: int = 0) -> Tensor:
+        """Compute tokens (B, T, C) of the same shape. Their grid is for :class:`ConvMLP`."""
         if is_recording() or torch.is_grad_enabled() or x.device.type != 'cpu':
             return self._run(x)
         hidden_bytes = x.shape[0] * x.shape[1] * self.fc2.in_features * x.element_size()
@@ -131,6 +138,41 @@ class MLP(nn.Module):
         return drop_out(self.drop, self.fc2(drop_out(self.drop, hidden)))
 
 
+class ConvMLP(MLP):
+    """MLP with a depthwise convolution on its hidden map, which encodes positions (PVTv2, arXiv
+    2106.13797, section 3.2). Prefix tokens pass the convolution unchanged.
+
+    Args:
+        dim: Width C of a token.
+        hidden_dim: Width between the layers.
+        kernel_size: Side of the kernel, odd. The map is padded with zeros.
+        drop: Dropout after each layer.
+
+    Examples:
+        >>> import torch
+        >>> from cpvt_backbones.layers import ConvMLP
+        >>> mlp = ConvMLP(64, hidden_dim=256, kernel_size=3)
+        >>> mlp(torch.rand(1, 4 * 5, 64), (4, 5)).shape
+        torch.Size([1, 20, 64])
+    """
+
+    def __init__(self, dim: int, *, hidden_dim: int, kernel_size: int, drop: float = 0.0) -> None:
+        super().__init__(dim, hidden_dim=hidden_dim, drop=drop)
+        check('an odd integer', lambda k: is_int(k) and k % 2 == 1, mlp_kernel_size=kernel_size)
+        self.dwconv = nn.Conv2d(
+            hidden_dim, hidden_dim, kernel_size, padding=kernel_size // 2, groups=hidden_dim
+        )
+
+    def forward(self, x: Tensor, grid: Grid | None = None, num_prefix: int = 0) -> Tensor:
+        """Compute tokens (B, P + H * W, C), of which ``num_prefix`` = P stand before the map."""
+        assert grid is not None
+        hidden = self.fc1(x)
+        prefix_tokens, patches = hidden[:, :num_prefix], hidden[:, num_prefix:]
+        patches = map_to_tokens(self.dwconv(tokens_to_map(patches, grid)))
+        hidden = torch.cat((prefix_tokens, patches), dim=1) if num_prefix else patches
+        return drop_out(self.drop, self.fc2(drop_out(self.drop, F.gelu(hidden))))
+
+
 class Block(nn.Module):
     """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; stochastic depth on each branch.
 
@@ -144,6 +186,8 @@ class Block(nn.Module):
         norm_eps: Epsilon of both norms.
         activation: Activation of the :class:`MLP`: ``'gelu'``, ``'gelu_tanh'``, ``'quick_gelu'`` or
             ``'swiglu'``.
+        mlp_kernel_size: Side of the convolution of a :class:`ConvMLP`, with GELU. ``None`` is an
+            :class:`MLP`.
 
     Examples:
         >>> import torch
@@ -165,6 +209,7 @@ class Block(nn.Module):
         layer_scale_init: float | None = None,
         norm_eps: float = 1e-6,
         activation: str = 'gelu',
+        mlp_kernel_size: int | None = None,
     ) -> None:
         super().__init__()
 
@@ -178,7 +223,12 @@ class Block(nn.Module):
         self.ls1 = scale()
         self.drop_path1 = DropPath(drop_path)
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
-        self.mlp = MLP(dim, hidden_dim=int(dim * mlp_ratio), drop=drop, activation=activation)
+        hidden_dim = int(dim * mlp_ratio)
+        self.mlp: MLP
+        if mlp_kernel_size is None:
+            self.mlp = MLP(dim, hidden_dim=hidden_dim, drop=drop, activation=activation)
+        else:
+            self.mlp = ConvMLP(dim, hidden_dim=hidden_dim, kernel_size=mlp_kernel_size, drop=drop)
         self.ls2 = scale()
         self.drop_path2 = DropPath(drop_path)
         self.in_place = False
@@ -216,7 +266,8 @@ class Block(nn.Module):
             self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias, rotate=rotate
         )
         x = self._sum(x, self.drop_path1(self.ls1(branch)))
-        return self._sum(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x)))))
+        branch = self.mlp(self.norm2(x), grid, num_prefix)
+        return self._sum(x, self.drop_path2(self.ls2(branch)))
 
     def _sum(self, x: Tensor, branch: Tensor) -> Tensor:
         # Never into x, which may be an output of the model. Under autocast only x is fp32.

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cpvt_backbones.checks import check_int
+from cpvt_backbones.checks import check, check_int, is_int
 
 from .tokens import Grid, is_symbolic, map_to_tokens, pad_to_multiple
 
@@ -41,10 +41,11 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
 
 
 class PatchEmbed(nn.Module):
-    """Project non-overlapping patches to tokens, with the weights of a convolution.
+    """Project patches to tokens, with the weights of a convolution.
 
     The image is padded with zeros on the right and at the bottom up to a multiple of the patch, so
-    that (H, W) pixels give (ceil(H / p), ceil(W / p)) tokens and no pixel is lost.
+    that (H, W) pixels give (ceil(H / p), ceil(W / p)) tokens and no pixel is lost. Patches that
+    overlap (PVTv2, arXiv 2106.13797) are padded on all sides, and give as many tokens.
 
     Args:
         in_channels: Channels of the image, or of the map of the stage before.
@@ -52,6 +53,7 @@ class PatchEmbed(nn.Module):
         patch_size: Side p of a patch, in pixels (or tokens of the stage before).
         norm_eps: Epsilon of a LayerNorm after the projection (PVT, Twins). ``None`` adds no norm
             (ViT).
+        kernel_size: Side of overlapping patches, odd and larger than p. ``None`` is p.
 
     Examples:
         >>> import torch
@@ -63,15 +65,36 @@ class PatchEmbed(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, dim: int, *, patch_size: int, norm_eps: float | None = None
+        self,
+        in_channels: int,
+        dim: int,
+        *,
+        patch_size: int,
+        norm_eps: float | None = None,
+        kernel_size: int | None = None,
     ) -> None:
         super().__init__()
         check_int(in_channels=in_channels, embed_dims=dim, patch_size=patch_size)
         self.patch_size = patch_size
-        self.proj = nn.Conv2d(in_channels, dim, patch_size, stride=patch_size)
+        self.overlap = kernel_size is not None
+        side, padding = patch_size, 0
+        if kernel_size is not None:
+            accepted = f'an odd integer larger than {patch_size}, the stride'
+            check(
+                accepted,
+                lambda k: is_int(k) and k % 2 == 1 and k > patch_size,
+                patch_kernels=kernel_size,
+            )
+            side, padding = kernel_size, kernel_size // 2
+        self.proj = nn.Conv2d(in_channels, dim, side, stride=patch_size, padding=padding)
         self.norm = nn.Identity() if norm_eps is None else nn.LayerNorm(dim, eps=norm_eps)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Turn images (B, in_channels, H, W) into tokens (B, N, C) and their grid."""
-        tokens, grid = project_patches(pad_to_multiple(images, self.patch_size), self.proj)
+        if self.overlap:
+            projected = self.proj(images)
+            tokens = map_to_tokens(projected)
+            grid: Grid = (projected.shape[2], projected.shape[3])
+        else:
+            tokens, grid = project_patches(pad_to_multiple(images, self.patch_size), self.proj)
         return self.norm(tokens), grid

@@ -25,7 +25,14 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / 'tests'), str(ROOT / 'tests' / 'checkpoints')]
 
-from peers import MM_TABLE, PVT_TABLE, lists, pvt_authors_names  # noqa: E402
+from peers import (  # noqa: E402
+    MM_TABLE,
+    PVT_TABLE,
+    PVTV2_ARCH,
+    lists,
+    pvt_authors_names,
+    pvtv2_authors_names,
+)
 
 from benchmarks import fill_marked, processor  # noqa: E402
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict  # noqa: E402
@@ -138,6 +145,21 @@ def timm_cases() -> Iterator[Case]:
         ours = cls(**built, out_type='raw', out_indices=-1)
         yield Case('timm', family, theirs, ours, partial(timm_tokens, theirs), native=native)
 
+    for name in ('pvt_v2_b0', 'pvt_v2_b2'):
+        for family in ('PVTv2', "PVTv2, with its authors' names"):
+            theirs = timm.create_model(name, num_classes=0)
+            ours = pvtv2(theirs.depths, 32 if name.endswith('b0') else 64)
+            stages = dict(norm=True, intermediates_only=True)
+            outputs = partial(theirs.forward_intermediates, **stages)
+            rename = pvtv2_authors_names if 'authors' in family else dict
+            yield Case('timm', family, theirs, ours, outputs, rename)
+
+
+def pvtv2(depths: Any, width: int, **options: Any) -> PyramidCPVT:
+    arch = dict(PYRAMIDS['small'], **PVTV2_ARCH, depths=tuple(depths))
+    arch['embed_dims'] = tuple(width * factor for factor in (1, 2, 5, 8))
+    return PyramidCPVT(arch=arch, position=None, norm_after_stage=True, **options)
+
 
 def timm_tokens(theirs: Any, images: Tensor) -> Tensor:
     """All tokens of a ViT, normalised by the norm that it has: before or after its pooling."""
@@ -191,7 +213,7 @@ def mmseg_cases() -> Iterator[Case]:
 
 def mmdet_cases() -> Iterator[Case]:
     """PVT, with mmdet's names and with those of its authors, who have no package."""
-    from mmdet.models.backbones import PyramidVisionTransformer
+    from mmdet.models.backbones import PyramidVisionTransformer, PyramidVisionTransformerV2
 
     for arch in ('tiny', 'small', 'base', 'large'):
         for family in ('PVT', "PVT, with its authors' names"):
@@ -199,6 +221,11 @@ def mmdet_cases() -> Iterator[Case]:
             ours = PyramidCPVT(arch=arch, embed_norm_eps=1e-6, position=PVT_TABLE)
             rename = partial(pvt_authors_names, extra_entries=0) if 'authors' in family else dict
             yield Case('mmdet', family, theirs, ours, theirs, rename)
+
+    for depths, width in (([2, 2, 2, 2], 32), ([2, 2, 2, 2], 64), ([3, 4, 6, 3], 64)):
+        theirs = PyramidVisionTransformerV2(num_layers=depths, embed_dims=width)
+        ours = pvtv2(depths, width, embed_norm_eps=1e-6)
+        yield Case('mmdet', 'PVTv2', theirs, ours, theirs)
 
 
 def open_clip_cases() -> Iterator[Case]:

@@ -21,6 +21,7 @@ PVT_TABLE = dict(type='Learned', interpolation='bilinear', antialias=False)
 # Twins-SVT: windows of 3 tokens in every other block, more of them in each stage
 SVT_ARCH = {**PYRAMID, 'depths': (2, 2, 3, 2), 'window_size': 3}
 # mmdet: widths are 8 times the heads
+PVTV2_ARCH = dict(patch_kernels=(7, 3, 3, 3), mlp_kernel_size=3)
 PVT_ARCH = {**PYRAMID, 'embed_dims': (8, 16, 16, 24), 'num_heads': (1, 2, 2, 3)}
 # Of SAM: windows of 3 of 8 x 8 tokens.
 SAM = dict(
@@ -232,6 +233,20 @@ def mmdet_pvt(**kwargs):
     return scaled(PyramidVisionTransformer(**{**arguments, **kwargs}))
 
 
+def mmdet_pvtv2():
+    from mmdet.models.backbones import PyramidVisionTransformerV2
+
+    sizes = dict(embed_dims=8, num_layers=[2, 1, 2, 2], num_heads=[1, 2, 2, 3])
+    return scaled(PyramidVisionTransformerV2(**sizes, mlp_ratios=[2] * 4, sr_ratios=[4, 2, 2, 1]))
+
+
+def timm_pvtv2():
+    from timm.models.pvt_v2 import PyramidVisionTransformerV2
+
+    numbers = {key: value for key, value in PVT_ARCH.items()}
+    return scaled(PyramidVisionTransformerV2(**numbers, num_classes=10))
+
+
 # -- names
 # --------------------------------------------------------------------------------------------------
 
@@ -355,6 +370,23 @@ def pvt_authors_names(state, extra_entries):
     return renamed
 
 
+def pvtv2_authors_names(state):
+    """timm's PVTv2 to its authors' names."""
+    rules = (
+        (r'^patch_embed\.', 'patch_embed1.'),
+        (r'^stages\.(\d)\.downsample\.', lambda match: f'patch_embed{int(match[1]) + 1}.'),
+        (r'^stages\.(\d)\.blocks\.', lambda match: f'block{int(match[1]) + 1}.'),
+        (r'^stages\.(\d)\.norm\.', lambda match: f'norm{int(match[1]) + 1}.'),
+        (r'\.dwconv\.', '.dwconv.dwconv.'),
+    )
+    renamed = {}
+    for key, value in state.items():
+        for pattern, name in rules:
+            key = re.sub(pattern, name, key)
+        renamed[key] = value
+    return renamed
+
+
 def pvt_classifier(state):
     return pvt_authors_names(state, extra_entries=1)
 
@@ -435,6 +467,11 @@ def column(**kwargs):
 
 def pyramid(**kwargs):
     return partial(PyramidCPVT, **{'arch': PYRAMID, **kwargs})
+
+
+def pvtv2(**kwargs):
+    arch = {**PVT_ARCH, **PVTV2_ARCH}
+    return PyramidCPVT(arch=arch, position=None, norm_after_stage=True, **kwargs)
 
 
 def pvt(size):
@@ -536,6 +573,11 @@ CASES = {
         pyramid(arch=SVT_ARCH, final_norm=True, norm_eps=1e-5),
         sizes=SVT_SIZES,
         to='mmpretrain',
+    ),
+    'mmdet, PVTv2': mm(mmdet_pvtv2, partial(pvtv2, embed_norm_eps=1e-6), sizes=PVT_SIZES),
+    'timm, PVTv2': timm(timm_pvtv2, pvtv2, stages, sizes=PVT_SIZES),
+    'PVTv2 of its authors': timm(
+        timm_pvtv2, pvtv2, stages, names=pvtv2_authors_names, sizes=PVT_SIZES
     ),
     'mmdet, PVT': mm(mmdet_pvt, pvt(64), sizes=PVT_SIZES),
     # With one token in the last stage, an entry could be a class token's or a patch's.

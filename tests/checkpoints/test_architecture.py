@@ -45,6 +45,14 @@ MODELS = {
     'multi_scale': (MultiScaleCPVT, dict(arch=DEEP)),
     'multi_scale_taps': (MultiScaleCPVT, dict(arch=DEEP, source='taps', patch_size=8)),
     'pyramid': (PyramidCPVT, dict(arch=PYRAMID)),
+    'pvtv2': (
+        PyramidCPVT,
+        dict(
+            arch={**PYRAMID, 'patch_kernels': (7, 3, 3, 3), 'mlp_kernel_size': 3},
+            position=None,
+            norm_after_stage=True,
+        ),
+    ),
     'pyramid_windows': (
         PyramidCPVT,
         dict(

@@ -162,6 +162,14 @@ def add_variants() -> None:
         'pyramid, raw': (PyramidCPVT, dict(with_cls_token=True, out_type='raw', qkv_bias=False)),
         'two stages built': (PyramidCPVT, dict(out_indices=1)),
         'windows and reduced keys': (PyramidCPVT, dict(arch=SVT, norm_after_stage=True)),
+        'overlapping patches': (
+            PyramidCPVT,
+            dict(
+                arch={**PYRAMID, 'patch_kernels': (7, 3, 3, 3), 'mlp_kernel_size': 3},
+                position=None,
+                with_cls_token=True,
+            ),
+        ),
         'windows that attend to padding': (
             PyramidCPVT,
             dict(arch=SVT, mask_window_padding=False),

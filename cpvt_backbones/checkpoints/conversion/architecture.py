@@ -20,8 +20,9 @@ from .renaming import is_eva02, rename
 
 # The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
 _HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
-# By the widths of the stages: PVT (arXiv 2102.12122, table 1), Twins (arXiv 2104.13840).
+# By the widths of the stages: PVT (arXiv 2102.12122, table 1), PVTv2, Twins (arXiv 2104.13840).
 _PYRAMID_HEADS: dict[tuple[int, ...], tuple[int, ...]] = {
+    (32, 64, 160, 256): (1, 2, 5, 8),
     (64, 128, 320, 512): (1, 2, 5, 8),
     (64, 128, 256, 512): (2, 4, 8, 16),
     (96, 192, 384, 768): (3, 6, 12, 24),
@@ -80,7 +81,7 @@ def recognise_architecture(
         _read_column(weights, result)
     else:
         result = Architecture('PyramidCPVT', family.name)
-        _read_pyramid(weights, result)
+        _read_pyramid(weights, family, result)
     _read_position(weights, family, result, rope='eva' if is_eva02(parts) else None)
     _read_windows(weights, family, result)
     return result
@@ -131,7 +132,7 @@ def _read_source(weights: Weights, result: Architecture) -> None:
                 result.unclear['taps'] = 'the block of each stride; None for the usual ones'
 
 
-def _read_pyramid(weights: Weights, result: Architecture) -> None:
+def _read_pyramid(weights: Weights, family: Family, result: Architecture) -> None:
     embeddings = [_shape(weights, f'patch_embeds.{s}.proj.weight', 4) for s in range(4)]
     dims = tuple(shape[0] for shape in embeddings)
     reductions = []
@@ -139,7 +140,8 @@ def _read_pyramid(weights: Weights, result: Architecture) -> None:
     for s in range(4):
         kernel = weights.get(f'blocks.{s}.{int(has_windows)}.attn.sr.weight')
         reductions.append(1 if kernel is None else kernel.shape[-1])
-    is_pvt = 'pos_embed.0' in weights
+    convolution = weights.get('blocks.0.0.mlp.dwconv.weight')  # PVTv2
+    is_pvt = 'pos_embed.0' in weights or family.name == "PVTv2, mmdet's names"
     result.arguments |= dict(
         in_channels=embeddings[0][1],
         with_cls_token='cls_token' in weights,
@@ -154,6 +156,10 @@ def _read_pyramid(weights: Weights, result: Architecture) -> None:
         mlp_ratios=tuple(_mlp_ratio(weights, f'blocks.{s}.0', dims[s]) for s in range(4)),
         sr_ratios=tuple(reductions),
     )
+    if convolution is not None:
+        arch['mlp_kernel_size'] = convolution.shape[-1]
+    if embeddings[0][2] > 4:
+        arch['patch_kernels'] = tuple(shape[2] for shape in embeddings)
     if has_windows:
         arch['window_size'] = 7
         result.assumed += ['window_size=7', 'mask_window_padding=True']
@@ -199,11 +205,13 @@ def _read_position(
             result.unclear['position'] = "the model's PEGs, dict(type='PEG', after_blocks=...)"
         else:
             position.append(peg)
-    if not position and 'position' not in result.unclear:
-        result.unclear['position'] = (
-            "None, or what has no weights: dict(type='SinCos'), dict(type='RoPE', mode='dinov3')"
+    result.arguments['position'] = position[0] if len(position) == 1 else position or None
+    # PVTv2 encodes positions in its MLPs.
+    if not position and 'blocks.0.0.mlp.dwconv.weight' not in weights:
+        result.unclear.setdefault(
+            'position',
+            "None, or what has no weights: dict(type='SinCos'), dict(type='RoPE', mode='dinov3')",
         )
-    result.arguments['position'] = position[0] if len(position) == 1 else position
 
 
 def _table_options(weights: Weights, family: Family) -> Mapping[str, Any]:

@@ -55,7 +55,7 @@ _REFUSED = {
     r'.*\.ls[12]\.gamma$': 'layer scale: build the model with layer_scale_init=1.0',
     r'.*\.[qk]_norm\.': 'it normalises queries and keys, and CPVT does not',
     r'.*\.(qkv|q|kv)\.bias$': 'build the model with qkv_bias=True',
-    r'.*\.dwconv\.': 'a convolution in the MLP (PVTv2), which PyramidCPVT has not',
+    r'.*\.dwconv\.': 'a convolution in the MLP: build the model with mlp_kernel_size in its arch',
     r'patch_embed.*\.norm\.': 'a norm after the patch embedding, which CPVT does not have',
     r'(blocks\.\d+|patch_embed|patch_embeds\.\d+)\.': (
         'a part of a block that this package does not know'

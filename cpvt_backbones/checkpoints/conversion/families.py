@@ -77,6 +77,22 @@ _MMDET_PVT: tuple[Rule, ...] = (
     (r'\.ffn\.layers\.3\.', '.mlp.fc2.'),
     *_TORCH_ATTENTION,
 )
+_MMDET_PVTV2: tuple[Rule, ...] = (
+    (r'^layers\.(\d)\.0\.projection\.', r'patch_embeds.\1.proj.'),
+    (r'^layers\.(\d)\.0\.norm\.', r'patch_embeds.\1.norm.'),
+    (r'^layers\.(\d)\.1\.(\d+)\.', r'blocks.\1.\2.'),
+    (r'^layers\.(\d)\.2\.', r'norm_list.\1.'),
+    (r'\.ffn\.layers\.0\.', '.mlp.fc1.'),
+    (r'\.ffn\.layers\.1\.', '.mlp.dwconv.'),
+    (r'\.ffn\.layers\.4\.', '.mlp.fc2.'),
+    *_TORCH_ATTENTION,
+)
+_TIMM_PVTV2: tuple[Rule, ...] = (
+    (r'^patch_embed\.', 'patch_embeds.0.'),
+    (r'^stages\.(\d)\.downsample\.', r'patch_embeds.\1.'),
+    (r'^stages\.(\d)\.blocks\.', r'blocks.\1.'),
+    (r'^stages\.(\d)\.norm\.', r'norm_list.\1.'),
+)
 _PCPVT: tuple[Rule, ...] = (
     (r'^(?:layers|stages)\.(\d)\.(\d+)\.', r'blocks.\1.\2.'),
     (r'^patch_embeds\.(\d)\.projection\.', r'patch_embeds.\1.proj.'),
@@ -155,6 +171,11 @@ _STAGE = r'^(patch_embed|pos_embed|block|norm)([1-4])(?=\.|$)'
 _AUTHORS_PVT: tuple[Rule, ...] = (
     (_STAGE, lambda match: f'{_STAGE_PARTS[match[1]]}{int(match[2]) - 1}'),
 )
+_AUTHORS_PVTV2: tuple[Rule, ...] = (
+    *_AUTHORS_PVT,
+    (r'^norm_after_stage(\d)\.', r'norm_list.\1.'),
+    (r'\.mlp\.dwconv\.dwconv\.', '.mlp.dwconv.'),
+)
 _TIMM_VIT: tuple[Rule, ...] = (
     (r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),
     (r'^register_tokens$', 'reg_token'),  # Meta's DINOv2
@@ -169,6 +190,19 @@ _BILINEAR = dict(interpolation='bilinear', antialias=False)  # PVT
 _TWINS = "Twins or PyramidCPVT, the authors', timm's or this package's names"
 
 SOURCES: tuple[Family, ...] = (
+    Family("PVTv2, mmdet's names", r'layers\.\d\.1\.0\.norm1\.', _MMDET_PVTV2, layout='pyramid'),
+    Family(
+        "PVTv2, its authors' names",
+        r'block[1-4]\.\d+\.mlp\.dwconv\.',
+        _AUTHORS_PVTV2,
+        layout='pyramid',
+    ),
+    Family(
+        "PVTv2, timm's names",
+        r'stages\.\d\.blocks\.\d+\.mlp\.dwconv\.',
+        _TIMM_PVTV2,
+        layout='pyramid',
+    ),
     Family("PVT, mmdet's names", r'layers\.\d\.0\.projection\.', _MMDET_PVT, _BILINEAR, 'pyramid'),
     Family(
         "Twins, mmseg's names",

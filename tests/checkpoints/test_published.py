@@ -1,0 +1,155 @@
+"""Configs of published models: a file of the toolbox's model opens, and gives the same outputs."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from published import CONFIGS, FOLDER, SIZES, difference, measure, outputs, pair, table_rows
+from tiny import only
+
+BOUND = 1e-5
+PYRAMID = dict(
+    depths=(1, 1, 2, 2),
+    embed_dims=(16, 32, 80, 64),
+    num_heads=(1, 2, 5, 2),
+    mlp_ratios=(4, 4, 4, 4),
+    sr_ratios=(8, 4, 2, 1),
+)
+COLUMN = dict(embed_dims=24, depth=2, num_heads=2, mlp_ratio=4)
+PVT = dict(PYRAMID, embed_dims=(16, 32, 32, 64), num_heads=(1, 2, 2, 4), mlp_ratios=(8, 8, 4, 4))
+
+
+class Case(NamedTuple):
+    """A config made tiny by overrides of the toolbox's model, of ours and of both."""
+
+    name: str
+    theirs: dict[str, Any]
+    ours: dict[str, Any]
+    both: dict[str, Any]
+    sizes: tuple[tuple[int, int], ...]
+
+
+def lists(arch):
+    return {key: list(value) for key, value in arch.items()}
+
+
+def mmseg_vit(**options):
+    return {'num_layers': 2, 'embed_dims': 24, 'num_heads': 2, **options}
+
+
+CASES = [
+    Case(
+        'twins/twins_svt-s_fpn_fpnhead_8xb4-80k_ade20k-512x512',
+        {f'backbone.{key}': value for key, value in lists(PYRAMID).items()},
+        {'backbone.arch': {**PYRAMID, 'window_size': 7}},
+        {
+            'neck.in_channels': [16, 32, 80, 64],
+            'neck.out_channels': 16,
+            'decode_head.in_channels': [16] * 4,
+            'decode_head.channels': 16,
+        },
+        ((224, 224), (96, 160)),
+    ),
+    Case(
+        'pvt/retinanet_pvt-t_fpn_1x_coco',
+        {
+            'backbone.embed_dims': 16,
+            'backbone.num_layers': list(PVT['depths']),
+            'backbone.num_heads': list(PVT['num_heads']),
+        },
+        {'backbone.arch': PVT},
+        {
+            'neck.in_channels': [16, 32, 32, 64],
+            'neck.out_channels': 16,
+            'bbox_head.in_channels': 16,
+            'bbox_head.feat_channels': 16,
+        },
+        ((224, 224), (96, 160)),
+    ),
+    Case(
+        'imagenet/deit-tiny-distilled_4xb256_in1k',
+        {'backbone.arch': dict(embed_dims=24, num_layers=2, num_heads=2, feedforward_channels=96)},
+        {'backbone.arch': COLUMN},
+        {'head.in_channels': 24},
+        ((224, 224), (97, 160)),
+    ),
+    Case(
+        'segmenter/segmenter_vit-t_mask_8xb1-160k_ade20k-512x512',
+        {f'backbone.{key}': value for key, value in mmseg_vit(img_size=(64, 64)).items()},
+        {'backbone.arch': COLUMN, 'backbone.img_size': 64},
+        {
+            'decode_head.in_channels': 24,
+            'decode_head.channels': 24,
+            'decode_head.embed_dims': 24,
+            'decode_head.num_heads': 2,
+        },
+        ((64, 64), (97, 160)),
+    ),
+    Case(
+        'dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512',
+        {
+            f'backbone.{key}': value
+            for key, value in mmseg_vit(
+                num_layers=4, img_size=(64, 64), out_indices=(0, 1, 2, 3)
+            ).items()
+        },
+        {
+            'backbone.arch': {**COLUMN, 'depth': 4},
+            'backbone.img_size': 64,
+            'backbone.out_indices': (0, 1, 2, 3),
+        },
+        {
+            'decode_head.in_channels': (24,) * 4,
+            'decode_head.embed_dims': 24,
+            'decode_head.channels': 16,
+            'decode_head.post_process_channels': [8, 8, 8, 8],
+        },
+        ((64, 64), (97, 160)),
+    ),
+]
+
+
+def in_model(overrides):
+    return {f'model.{key}': value for key, value in overrides.items()}
+
+
+@pytest.mark.parametrize('case', CASES, ids=lambda case: case.name)
+def test_a_tiny_model_computes_the_same(case, record_property):
+    torch.manual_seed(0)
+    path = FOLDER / f'{case.name}.py'
+    theirs, ours = ({**one, **case.both} for one in (case.theirs, case.ours))
+    (_, peer), (_, model) = pair(path, in_model(theirs), in_model(ours))
+    for size in case.sizes:
+        images = torch.randn(1, 3, *size)
+        found = difference(outputs(model, images), outputs(peer, images))
+        record_property(f'{size[0]}x{size[1]}', f'{found:.1e}')
+        assert found <= BOUND
+
+
+def test_a_classifier_of_timm_computes_the_same():
+    torch.manual_seed(0)
+    (_, peer), (_, model) = pair(FOLDER / 'timm' / 'vit_small_patch16_rope_mixed_224.py')
+    for size in ((224, 224), (64, 112)):
+        images = torch.randn(1, 3, *size)
+        assert difference(outputs(model, images), outputs(peer, images)) <= BOUND
+
+
+@pytest.mark.parametrize('path', only(of=CONFIGS), ids=lambda path: path.stem)
+def test_a_whole_model_computes_the_same(path):
+    row = measure(path)
+    assert float(row[1]) <= BOUND
+
+
+def test_every_config_is_compared_in_the_table():
+    rows = table_rows()
+    assert {path.stem for path in CONFIGS} == {*rows}
+    for name, cells in rows.items():
+        exact = [cells[1], cells[3]] if 'twins' in name else cells[1:4]
+        assert all(float(cell) <= BOUND for cell in exact), name
+    assert {len(sizes) for sizes in SIZES.values()} == {3}
+
+
+def test_the_page_names_every_folder():
+    text = Path(FOLDER, 'README.md').read_text(encoding='utf-8')
+    assert all(f'| `{path.parent.name}` |' in text for path in FOLDER.rglob('*.py'))
