@@ -170,12 +170,12 @@ def agreement(got: Any, wanted: Any) -> str:
         return 'same scores' if same else f'scores differ by {(got - wanted).abs().max():.1e}'
     if isinstance(got, Tensor):
         share = (got == wanted).float().mean().item()
-        return 'same map' if share == 1 else f'{share:.2%} of pixels'
-    if len(got) != len(wanted):
-        return f'{len(got)} boxes, {len(wanted)} there'
-    same = torch.allclose(got.bboxes, wanted.bboxes, atol=0.05)
-    same &= torch.equal(got.labels, wanted.labels)
-    return f'same {len(got)} boxes' if same else f'{len(got)} boxes, others'
+        return f'{share:.2%} of pixels'
+    # Scores of a random model are so close that rounding changes which boxes are kept.
+    same = (got.labels[:, None] == wanted.labels[None]) & (
+        (got.bboxes[:, None] - wanted.bboxes[None]).abs().amax(2) < 0.1
+    )
+    return f'{int(same.any(1).sum())} of {len(got)} boxes'
 
 
 def measure(path: Path) -> list[str]:
