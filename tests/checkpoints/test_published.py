@@ -14,6 +14,7 @@ from published import (
     measure,
     outputs,
     pair,
+    peer_of,
     randomise,
 )
 from tiny import only
@@ -191,3 +192,40 @@ def test_a_whole_model_computes_the_same(path):
 def test_the_page_names_every_folder():
     text = Path(FOLDER, 'README.md').read_text(encoding='utf-8')
     assert all(f'| `{path.parent.name}` |' in text for path in FOLDER.rglob('*.py'))
+
+
+def without_scopes(node):
+    """A config without the names of registries, which mmengine adds to a base of a toolbox."""
+    if isinstance(node, dict):
+        return {key: without_scopes(value) for key, value in node.items() if key != '_scope_'}
+    if isinstance(node, list):
+        return [without_scopes(value) for value in node]
+    return node
+
+
+def compared(cfg):
+    """Parts of a config that decide predictions, besides the backbone."""
+    whole = without_scopes(cfg.to_dict())
+    kept = {key: value for key, value in whole['model'].items() if key != 'backbone'}
+    # A neck that averages is the backbone's out_type here.
+    if (kept.get('neck') or {}).get('type') == 'GlobalAveragePooling':
+        kept['neck'] = None
+    dataset = whole['test_dataloader']['dataset']
+    return {
+        'model': {key: value for key, value in kept.items() if value is not None},
+        'data_preprocessor': whole.get('data_preprocessor'),
+        'dataset': dataset['type'],
+        'pipeline': dataset['pipeline'],
+    }
+
+
+FIRST_OF_FOLDER = {path.parent: path for path in reversed(CONFIGS)}.values()
+
+
+@pytest.mark.parametrize('path', only(*FIRST_OF_FOLDER, of=CONFIGS), ids=lambda path: path.stem)
+def test_only_the_backbone_differs(path):
+    if path.parent.name == 'timm':
+        pytest.skip('timm has no config')
+    ours, theirs = compared(read_config(path)), compared(read_config(peer_of(path)))
+    theirs['model'].pop('pretrained', None)
+    assert ours == theirs
