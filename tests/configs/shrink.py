@@ -55,12 +55,13 @@ def overrides(cfg: Config) -> dict:
     """Dotted overrides that make the model small."""
     model = cfg.model
     small = backbone_overrides(model.backbone) | transformer_overrides(model)
-    if 'neck' in model:
+    has_neck = 'in_channels' in model.get('neck', {})  # one that changes channels
+    if has_neck:
         small['model.neck.in_channels'] = [c // FACTOR for c in model.neck.in_channels]
         small['model.neck.out_channels'] = WIDTH
     for head in ('bbox_head', 'decode_head', 'auxiliary_head', 'head', 'rpn_head', 'panoptic_head'):
         for key, old in model.get(head, {}).items():
-            if key in ('channels', 'feat_channels') or key == 'in_channels' and 'neck' in model:
+            if key in ('channels', 'feat_channels') or key == 'in_channels' and has_neck:
                 small[f'model.{head}.{key}'] = each(lambda _: WIDTH, old)
             elif key == 'in_channels':
                 small[f'model.{head}.{key}'] = each(lambda width: width // FACTOR, old)
@@ -88,6 +89,9 @@ def backbone_overrides(backbone: dict) -> dict:
         return {f'{at}.base_channels': 64 // FACTOR}
     if 'backbone' in backbone:
         backbone, at = backbone.backbone, f'{at}.backbone'
+    if 'arch' in backbone:  # mmpretrain's
+        arch = dict(embed_dims=96 // FACTOR, depths=blocks, num_heads=[1, 2, 3, 4])
+        return {f'{at}.arch': {'_delete_': True, **arch}}
     small = {f'{at}.depths': blocks}
     if 'SwinTransformer' in backbone.type:
         small[f'{at}.num_heads'] = [1, 2, 3, 4]

@@ -29,6 +29,8 @@ dino/dino-4scale_pyramid-cpvt-s_8xb2-12e_coco.py
 imagenet/cpvt-t_8xb256_in1k.py
 imagenet/cpvt-t-gap_peg0-5_distilled_8xb256_in1k.py
 imagenet/pyramid-cpvt-t_8xb128_in1k.py
+imagenet/swin-t-peg_8xb128_in1k.py
+imagenet/swin-t_8xb128_in1k.py
 mask2former/mask2former_pyramid-cpvt-s_8xb2-160k_ade20k-512x512.py
 mask2former/mask2former_pyramid-cpvt-s_8xb2-lsj-50e_coco.py
 mask_rcnn/mask-rcnn_multiscale-cpvt-s-windowed_fpn_1x_coco.py
@@ -223,10 +225,11 @@ def check_schedule(cfg, constant):
     length = cfg.train_cfg.max_epochs if by_epoch else cfg.train_cfg.max_iters
     schedulers = cfg.param_scheduler
     *warm_ups, decay = schedulers if isinstance(schedulers, list) else [schedulers]
-    assert decay.end == length and decay.by_epoch == by_epoch
+    begin, end = decay.get('begin', 0), decay.get('end', length)
+    assert end == length and decay.by_epoch == by_epoch
     for warm_up in warm_ups:
-        assert warm_up.type == 'LinearLR' and warm_up.begin == 0
-        assert warm_up.end == decay.begin or decay.type == 'MultiStepLR'
+        assert warm_up.type == 'LinearLR' and warm_up.get('begin', 0) == 0
+        assert warm_up.end == begin or decay.type == 'MultiStepLR'
     if constant:
         assert (decay.type, decay.factor) == ('ConstantLR', 1.0)
     elif decay.type == 'MultiStepLR':
@@ -234,7 +237,7 @@ def check_schedule(cfg, constant):
         assert all(length / 2 < milestone < length for milestone in decay.milestones)
     else:
         assert decay.type in ('CosineAnnealingLR', 'PolyLR')
-        assert decay.get('T_max', decay.end - decay.begin) == decay.end - decay.begin
+        assert decay.get('T_max', end - begin) == end - begin
         assert decay.eta_min <= max(cfg.optim_wrapper.optimizer.lr / 40, 1e-6)
 
 
