@@ -147,6 +147,7 @@ def test_source_archive_builds_the_wheel_and_holds_no_more(archives):
     assert not top & {'benchmarks', 'demo', 'docs', 'projects', 'tests', 'data', 'work_dirs'}
 
 
+@pytest.mark.full
 def test_user_config_builds_on_an_installed_one(installed, run, tmp_path):
     pytest.importorskip('mmdet')
     pytest.importorskip('mmseg')

@@ -70,6 +70,7 @@ def test_runner_and_detector_of_a_named_base(config, tmp_path):
     assert len(inference_detector(detector, str(image)).pred_instances.bboxes)
 
 
+@pytest.mark.full
 def test_train_tool_of_mmdet(config, tmp_path, monkeypatch):
     script = Path(find_spec('mmdet').origin).parent / '.mim/tools/train.py'
     words = [
@@ -83,6 +84,7 @@ def test_train_tool_of_mmdet(config, tmp_path, monkeypatch):
     assert (tmp_path / 'work/iter_1.pth').is_file()
 
 
+@pytest.mark.full
 def test_clone_that_is_not_installed(tmp_path):
     """In a process that imports the package only because the config names it."""
     source = Path(cpvt_backbones.__file__).parents[1]
@@ -99,6 +101,7 @@ def test_clone_that_is_not_installed(tmp_path):
     subprocess.run([sys.executable, '-c', code], env=environment, cwd=tmp_path, check=True)
 
 
+@pytest.mark.full
 def test_classifier_of_own_class_folders(tmp_path):
     """As the README of configs/imagenette says."""
     pytest.importorskip('mmpretrain')

@@ -12,6 +12,7 @@ import pytest
 from mmengine.logging import MMLogger
 from mmengine.registry import DefaultScope
 from PIL import Image
+from tiny import only
 
 from cpvt_backbones.layers import position
 from cpvt_backbones.toolboxes import dicts_of
@@ -106,9 +107,11 @@ def fenced(documented):
     return code
 
 
-@pytest.mark.parametrize(
-    ('module', 'name'), [(module, name) for module, names in EXAMPLES.items() for name in names]
-)
+PAIRS = [(module, name) for module, names in EXAMPLES.items() for name in names]
+QUICK = [pair for pair in PAIRS if pair[1] not in ('verify', 'ExportedModel', 'export')]
+
+
+@pytest.mark.parametrize(('module', 'name'), only(*QUICK, of=PAIRS))
 def test_example(module, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # Encodings that an example registers are forgotten.
@@ -150,6 +153,7 @@ def test_config(name):
             assert isinstance(registered.build(own), documented)
 
 
+@pytest.mark.full
 def test_sweep(tmp_path, monkeypatch, capsys):
     pytest.importorskip('mmpretrain.datasets')
     from cpvt_backbones.analysis.resolution import sweep

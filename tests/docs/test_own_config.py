@@ -98,6 +98,7 @@ def test_layer_decay(tmp_path):
     assert first == pytest.approx(0.75 * second) and rate['bbox_head.retina_cls.weight'] == 1e-4
 
 
+@pytest.mark.full
 def test_channels_of_the_necks():
     table = rows('Neck (FPN)')
     assert len(table) == 5

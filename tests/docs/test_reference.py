@@ -15,6 +15,8 @@ from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, backbones, layers,
 from cpvt_backbones.backbones import build_with_peg
 from cpvt_backbones.toolboxes import read_config
 
+pytestmark = pytest.mark.full
+
 griffe = pytest.importorskip('griffe')  # of the extra `docs`
 
 ROOT = Path(__file__).resolve().parents[2]
