@@ -246,6 +246,7 @@ class Loads(HTMLParser):
             self.found.append(attributes['srcset'])
 
 
+@pytest.mark.full
 def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     pytest.importorskip('mkdocs')  # of the extra `docs`
     command = [sys.executable, '-m', 'mkdocs', 'build', '-f', ROOT / 'docs/mkdocs.yml']
