@@ -3,6 +3,7 @@ directory.
 """
 
 import glob
+import secrets
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -416,8 +417,15 @@ def _make_atomic(save: Callable[..., None], backend: Any) -> Callable[..., None]
     """
 
     def save_atomically(out_dir: str, filename: str, *args: Any, **options: Any) -> None:
-        part, target = Path(out_dir, f'.{filename}.part'), Path(out_dir, filename)
+        target = Path(out_dir, filename)
+        token = [secrets.token_hex(4)]  # a name that nobody has put a link under
+        broadcast_object_list(token)
+        part = target.with_name(f'.{filename}.{token[0]}.part')
         try:
+            if is_main_process():
+                stale = {*target.parent.glob(f'.{glob.escape(filename)}.*.part')} - {part}
+                for left in stale:  # of a run that was killed
+                    _delete(left, backend)
             save(out_dir, part.name, *args, **options)
             if is_main_process():
                 for path in (part, *part.rglob('*')):

@@ -17,7 +17,12 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
-from cpvt_backbones.checkpoints import CheckpointError, mmengine_loader, write_checkpoint
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    mmengine_loader,
+    read_checkpoint,
+    write_checkpoint,
+)
 
 
 class Regression(BaseModel):
@@ -29,7 +34,10 @@ class Regression(BaseModel):
         return dict(loss=self.layer(inputs).square().mean())
 
 
-def make_runner(folder, iterations, *, model=None, **options):
+CHECKPOINT = dict(type='CheckpointHook', interval=1, by_epoch=False, save_best=None)
+
+
+def make_runner(folder, iterations, *, model=None, checkpoint=CHECKPOINT, **options):
     torch.manual_seed(0)
     data = [
         dict(inputs=torch.randn(3, generator=torch.Generator().manual_seed(i))) for i in range(4)
@@ -45,7 +53,7 @@ def make_runner(folder, iterations, *, model=None, **options):
         param_scheduler=[dict(type='LinearLR', start_factor=0.1, end=4, by_epoch=False)],
         custom_hooks=[dict(type='EMAHook')],
         default_hooks=dict(
-            checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=False, save_best=None),
+            checkpoint=checkpoint,
             logger=dict(type='LoggerHook', interval=1),
         ),
         randomness=dict(seed=0),
@@ -168,3 +176,19 @@ def test_every_scheme_of_mmengine_is_replaced():
         match=r"must be a file, a folder, an https:// address, or timm://NAME, .* got 'pavi://a'",
     ):
         CheckpointLoader.load_checkpoint('pavi://a', logger='silent')
+
+
+def test_a_checkpoint_is_written_through_no_link(tmp_path):
+    """A work directory may be shared; parts that a killed run left are deleted."""
+    folder, victim = tmp_path / 'run', tmp_path / 'victim'
+    folder.mkdir()
+    victim.write_text('precious')
+    for name in ('.iter_1.pth.part', '.iter_1.pth.0a1b2c3d.part', '.iter_2.pth.0a1b2c3d.part'):
+        (folder / name).symlink_to(victim)
+    hook = dict(type='DurableCheckpointHook', interval=1, by_epoch=False)
+    runner = make_runner(folder, 2, checkpoint=hook)
+    runner.train()
+    assert victim.read_text() == 'precious'
+    assert read_checkpoint(folder / 'iter_2.pth')['meta']['iter'] == 2
+    assert not (folder / 'iter_2.pth').is_symlink()
+    assert [path.name for path in folder.glob('.*.part')] == ['.iter_1.pth.part']

@@ -41,7 +41,9 @@ TINY = dict(embed_dims=24, depth=2, num_heads=2, mlp_ratio=2.0)
 
 
 class Server(BaseHTTPRequestHandler):
-    """``files`` by path; a path in ``gated`` needs a login, one in ``cut`` lacks its last byte."""
+    """``files`` by path; a path in ``gated`` needs a login, one in ``cut`` lacks its last byte, and
+    the answer for one in ``unsized`` does not say its length.
+    """
 
     def do_HEAD(self):
         self.do_GET()
@@ -56,7 +58,8 @@ class Server(BaseHTTPRequestHandler):
         elif content is not None:
             self.send_header('ETag', f'"{hashlib.sha256(content).hexdigest()}"')
             self.send_header('X-Repo-Commit', '0' * 40)
-            self.send_header('Content-Length', str(len(content)))
+            if self.path not in self.server.unsized:
+                self.send_header('Content-Length', str(len(content)))
         self.end_headers()
         if self.command == 'GET' and content and not gated:
             self.wfile.write(content[: len(content) - (self.path in self.server.cut)])
@@ -69,7 +72,8 @@ class Server(BaseHTTPRequestHandler):
 def server(tmp_path, monkeypatch):
     """A hub, and empty caches of torch and huggingface_hub."""
     with ThreadingHTTPServer(('127.0.0.1', 0), Server) as server:
-        server.files, server.gated, server.cut, server.asked = {}, set(), set(), []
+        server.files, server.asked = {}, []
+        server.gated, server.cut, server.unsized = set(), set(), set()
         server.address = f'http://127.0.0.1:{server.server_port}'
         thread = threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01))
         thread.start()
@@ -281,7 +285,9 @@ def test_a_hash_in_the_name_or_the_address(server, tmp_path, caplog):
     assert torch.equal(read_checkpoint(pinned)['weight'], torch.ones(2))
     file = locate_checkpoint(pinned)
     file.write_bytes(save({'weight': torch.zeros(2)}))
-    refused(pinned, rf'is damaged.*delete .*{file.name}. to fetch')
+    refused(
+        pinned, rf'is damaged.*, not {digest} as in its address; delete .*{file.name}. to fetch'
+    )
     refused(
         f'{server.address}{commit}#sha256={"0" * 64}',
         f'the SHA-256 of the answer is {digest}, not 0000',
@@ -322,6 +328,52 @@ def test_an_answer_that_is_no_checkpoint_is_not_kept(path, message, server, tmp_
     server.cut.clear()
     server.files[path] = saved(2)
     assert read_checkpoint(server.address + path)['weight'] == 2
+
+
+@pytest.mark.parametrize('kind', ['zip', 'legacy', 'safetensors'])
+def test_an_answer_without_a_length(kind, server, tmp_path):
+    """It is kept if the file, or the hash in its address, shows that all of it arrived."""
+    weights = dict(weight=torch.ones(1000))
+    content = save(weights)
+    if kind != 'safetensors':
+        buffer = io.BytesIO()
+        torch.save(weights, buffer, _use_new_zipfile_serialization=kind == 'zip')
+        content = buffer.getvalue()
+    path = f'/w.{"safetensors" if kind == "safetensors" else "pth"}'
+    address, pinned = server.address + path, f'#sha256={hashlib.sha256(content).hexdigest()}'
+    server.files[path] = content
+    server.unsized.add(path)
+    server.cut.add(path)
+    refused(address, 'does not say its length, and is cut off or of a format .* append #sha256=')
+    refused(address + pinned, 'the SHA-256 of the answer is .*, not')
+    assert not [file for file in tmp_path.rglob('*') if file.is_file()]
+    server.cut.clear()
+    assert torch.equal(read_checkpoint(address + pinned)['weight'], weights['weight'])
+    if kind == 'legacy':
+        refused(address, 'does not say its length')
+    else:
+        assert torch.equal(read_checkpoint(address)['weight'], weights['weight'])
+
+
+def test_a_download_has_an_upper_size(server, monkeypatch, tmp_path):
+    server.files['/w.pth'] = server.files['/v.pth'] = saved(1)
+    server.unsized.add('/v.pth')
+    monkeypatch.setattr(sources, 'MAX_BYTES', len(saved(1)) - 1)
+    for path in server.files:
+        refused(server.address + path, 'the answer has more than 0 GiB')
+    assert not [file for file in tmp_path.rglob('*') if file.is_file()]
+
+
+@pytest.mark.parametrize('address', ['https://me:s3cret@h.org/w.pth', 'http://:s3cret@h.org:80/'])
+def test_a_password_in_an_address_is_refused_and_not_repeated(address):
+    assert 's3cret' not in refused(address, 'an address without user name and password')
+
+
+def test_a_token_in_an_address_is_not_repeated(server, monkeypatch):
+    logged = []
+    monkeypatch.setattr(sources, 'print_log', lambda text, *_: logged.append(text))
+    line = refused(f'{server.address}/w.pth?token=s3cret', '/w.pth could not be fetched')
+    assert 's3cret' not in line + ''.join(logged)
 
 
 def test_an_answer_that_cannot_be_opened_says_which_file_to_delete(server):

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import logging
 import re
+import zipfile
 from collections import defaultdict
 from collections.abc import Sequence
 from http.client import HTTPException
@@ -14,9 +15,10 @@ from urllib.request import Request, urlopen
 
 import torch
 from mmengine.logging import print_log
+from safetensors import SafetensorError, safe_open
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.weights import hash_in_name
+from cpvt_backbones.weights import hash_in_name, sha256_of
 
 from ..report import CheckpointError
 from .json_files import read_json
@@ -25,6 +27,7 @@ from .writing import atomic_write
 SAVED = 'model.safetensors'
 INDEX = '.index.json'  # of weights in several files: end of the name of the file that lists them
 MAX_SHARDS = 1000
+MAX_BYTES = 64 << 30  # of a download; 7e9 parameters in fp32 take 27 GB (DINOv3)
 # Of a folder or repository the first that is there, as transformers takes them.
 WEIGHTS = (
     SAVED,
@@ -44,6 +47,9 @@ def fetch(checkpoint: str) -> Path:
     """Return the cached file of a name or address with ``://``; download it first if need be."""
     scheme, _, name = checkpoint.partition('://')
     if scheme in ('https', 'http'):
+        if '@' in re.split('[/?#]', name)[0]:
+            accepted = 'an address without user name and password; else fetch the file yourself'
+            raise CheckpointError(f'checkpoint must be {accepted}')
         return _fetch_address(checkpoint)
     if scheme not in ('timm', 'hf', 'mmpretrain'):
         raise CheckpointError(f'checkpoint must be {ACCEPTED}, got {checkpoint!r}')
@@ -109,11 +115,11 @@ def _fetch_address(address: str) -> Path:
     digest = _FRAGMENT.fullmatch(fragment)
     if fragment and not digest:
         accepted = 'an address may end in #sha256=<64 hexadecimal digits>'
-        raise CheckpointError(f'checkpoint: {accepted}, got {address!r}')
+        raise CheckpointError(f'checkpoint: {accepted}, got #{fragment!a:.100}')
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise CheckpointError(f'checkpoint: {address!r} is no address: {error}') from error
+        raise CheckpointError(f'checkpoint: {_shown(url)!r} is no address: {error}') from error
     name = parts.path.rpartition('/')[2]
     name = name if name not in ('', '.', '..') else 'checkpoint'
     named = '' if digest else hash_in_name(Path(name).stem)
@@ -121,24 +127,33 @@ def _fetch_address(address: str) -> Path:
     file = _cache(f'{folder}-{hashlib.sha256(address.encode()).hexdigest()[:16]}/{name}')
     if named:
         file = _cache(name)
-    if file.is_file():
-        return file
     wanted = digest[1] if digest else named
+    if file.is_file():
+        if digest and (found := sha256_of(file)) != wanted:
+            fault = f'its SHA-256 is {found}, not {wanted} as in its address'
+            advice = f'delete {str(file)!r} to fetch it again'
+            raise CheckpointError(f'checkpoint: {str(file)!r} is damaged: {fault}; {advice}')
+        return file
     if parts.scheme == 'http' and len(wanted) < 64:
         print_log(
-            f'{address}: whoever is on the way of http:// can change the weights; use https://, or'
-            ' append #sha256=<64 digits>',
+            f'{_shown(url)}: whoever is on the way of http:// can change the weights; use'
+            ' https://, or append #sha256=<64 digits>',
             'current',
             logging.WARNING,
         )
-    if digest:
-        with atomic_write(f'{file}.sha256') as sidecar:  # checked at each reading
-            sidecar.write(digest[1].encode())
     try:
         _download(url, file, wanted)
     except (OSError, HTTPException, ValueError) as error:
-        raise _unreachable(url, error, file) from error
+        raise _unreachable(_shown(url), error, file) from error
+    if digest:
+        with atomic_write(f'{file}.sha256') as sidecar:  # instead of a hash in its name
+            sidecar.write(digest[1].encode())
     return file
+
+
+def _shown(url: str) -> str:
+    """An address without its query, which may hold a token."""
+    return url.partition('?')[0]
 
 
 def _download(url: str, file: Path, wanted: str) -> None:
@@ -157,10 +172,12 @@ def _download(url: str, file: Path, wanted: str) -> None:
             found.update(chunk)
             size += len(chunk)
             start = start or chunk[:80]
+            if size > MAX_BYTES:
+                raise InputError(f'the answer has more than {MAX_BYTES >> 30} GiB')
             part.write(chunk)
         length = response.headers.get('Content-Length') or str(size)
         if length != str(size):
-            raise InputError(f'the answer ended after {size:,} of {length} bytes')
+            raise ValueError(f'the answer ended after {size:,} of {length} bytes')
         if not start.startswith((b'PK', b'\x80')) and start[8:9] != b'{':
             raise InputError(f'the answer is no checkpoint; it begins with {start!a}')
         if not found.hexdigest().startswith(wanted):
@@ -171,6 +188,24 @@ def _download(url: str, file: Path, wanted: str) -> None:
                     f' #sha256={found.hexdigest()} to the address'
                 )
             raise InputError(fault)
+        part.flush()
+        is_sized = 'Content-Length' in response.headers or response.chunked
+        if not is_sized and not wanted and not _is_whole(part.name):
+            raise InputError(
+                'the answer does not say its length, and is cut off or of a format that does not'
+                ' say it either: append #sha256=<64 digits> to the address'
+            )
+
+
+def _is_whole(file: str) -> bool:
+    """Whether a file is an archive with its end, or a safetensors file of its full length."""
+    if zipfile.is_zipfile(file):
+        return True
+    try:
+        with safe_open(file, 'pt'):
+            return True
+    except SafetensorError:
+        return False
 
 
 def _fetch_timm(name: str) -> Path:
