@@ -33,6 +33,7 @@ FAMILIES = {  # part of a name; the first that is found decides
     'clip': 'CLIP',
     'siglip': 'SigLIP',
     'samvit': 'SAM',
+    'radio|tipsv2': 'RADIO and TIPSv2',
     'vit_pe_': 'Perception Encoder',
     'eva02': 'EVA-02',
     'rope': 'RoPE-ViT',

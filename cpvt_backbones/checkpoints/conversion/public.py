@@ -37,6 +37,9 @@ _DINOV3 = dict(
 )
 _SIGLIP: dict[str, Any] = dict(**_DEIT, with_cls_token=False)
 _SIGLIP_TANH = dict(**_SIGLIP, activation='gelu_tanh')
+_RADIO = dict(**_DEIT, final_norm=False, img_size=512)
+_TIPS = dict(**_DEIT, **_SCALED, num_registers=1, img_size=448)
+_GIANT = dict(embed_dims=1536, depth=40, num_heads=24, mlp_ratio=4.0)
 _PE_LANG: dict[str, Any] = {
     'large': {**_SIZES['large'], 'depth': 23},
     'gigantic': {**_SIZES['gigantic'], 'depth': 47},
@@ -70,6 +73,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
         **_MM_DEIT, with_dist_token=True
     ),
     r'deit3_(?P<arch>small|medium|base|large)_patch16_(?P<size>\d+)': _DEIT3,
+    r'deit_3_(?P<arch>small|medium|base|large)_(?P<size>\d+)_(?:1k|21k)': _DEIT3,  # Meta's files
     r'deit3-(?P<arch>small|medium|base|large)-p16_.*?(?:-(?P<size>\d+)px)?': dict(
         **_MM_DEIT, layer_scale_init=1e-6
     ),
@@ -120,6 +124,14 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     r'vit_(?P<arch>small|base|large)_patch(?P<patch>14)_dinov2': _DINOV2,
     r'vit_(?P<arch>small|base|large)_patch(?P<patch>14)_reg4_dinov2': dict(
         **_DINOV2, num_registers=4
+    ),
+    r'vit_(?P<arch>base|large)_patch16_radio_v3': dict(**_RADIO, **_SCALED, num_registers=7),
+    r'vit_(?P<arch>huge)_patch16_radio_v3': dict(**_RADIO, num_registers=7),
+    r'vit_(?P<arch>giant)_patch16_radio_v3': dict(**_RADIO, num_registers=7, arch=_GIANT),
+    r'vit_(?P<arch>huge|so400m)_patch16_radio_v4': dict(**_RADIO, num_registers=9),
+    r'vit_(?P<arch>base|large|so400m)_patch(?P<patch>14)_reg1_tipsv2': _TIPS,
+    r'vit_(?P<arch>giant)_patch(?P<patch>14)_reg1_tipsv2': dict(
+        **_TIPS, activation='swiglu', arch=_GIANT | dict(mlp_ratio=2.6667)
     ),
     r'vit_(?P<arch>small|base|large)_patch16_rope_224': dict(**_SCALED, position=_AXIAL),
     r'vit_(?P<arch>small|base|large)_patch16_rope_mixed_224': dict(**_SCALED, position=_MIXED),
