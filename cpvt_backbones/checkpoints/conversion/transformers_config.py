@@ -22,9 +22,20 @@ _VIT = dict(**_USUAL, layer_norm_eps=1e-12)
 _DINOV2 = dict(**_USUAL, layer_norm_eps=1e-6)
 _CLIP = {**_USUAL, 'hidden_act': 'quick_gelu', 'layer_norm_eps': 1e-5}
 _SIGLIP = {**_USUAL, 'hidden_act': 'gelu_pytorch_tanh', 'layer_norm_eps': 1e-6}
+_SAM = {
+    **_DINOV2,
+    'image_size': 1024,
+    'window_size': 14,
+    'global_attn_indexes': [2, 5, 8, 11],
+    'use_abs_pos': True,
+    'use_rel_pos': True,
+}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     'vit': _VIT,
     'deit': _VIT,
+    'vit_mae': _VIT,
+    'vit_msn': _DINOV2,
+    'ijepa': _VIT,
     'dinov2': _DINOV2,
     'dinov2_with_registers': _DINOV2,
     'dinov3_vit': {
@@ -35,6 +46,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         'use_gated_mlp': False,
     },
     'clip_vision_model': _CLIP,
+    'metaclip_2_vision_model': _CLIP,
     'siglip_vision_model': _SIGLIP,
     'vitdet': dict(
         **_DINOV2,
@@ -45,20 +57,16 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         use_absolute_position_embeddings=True,
         use_relative_position_embeddings=False,
     ),
-    'sam_vision_model': {
-        **_DINOV2,
-        'image_size': 1024,
-        'window_size': 14,
-        'global_attn_indexes': [2, 5, 8, 11],
-        'use_abs_pos': True,
-        'use_rel_pos': True,
-    },
+    'sam_vision_model': _SAM,
+    'sam_hq_vision_model': _SAM,
 }
 # Models of images and text, whose vision tower is described in a part.
 _TOWERS = {
     'clip': 'clip_vision_model',
+    'metaclip_2': 'metaclip_2_vision_model',
     'siglip': 'siglip_vision_model',
     'sam': 'sam_vision_model',
+    'sam_hq': 'sam_hq_vision_model',
 }
 MODEL_TYPES = (*_DEFAULTS, *_TOWERS)
 _ACTIVATIONS = {
@@ -115,7 +123,12 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
     for name in ('arch', 'activation', 'img_size'):
         read.unclear.pop(name, None)
     read.assumed = ['window_size=None']
-    if values['model_type'] in ('vitdet', 'sam_vision_model'):
+    if any('Backbone' in str(name) for name in config.get('architectures') or ()):
+        # Of maps; transformers' other classes of these weights always normalise.
+        apply_layernorm = values.get('apply_layernorm', True)
+        check_bool(apply_layernorm=apply_layernorm)
+        arguments['final_norm'] = arguments['final_norm'] and apply_layernorm
+    if values['model_type'] in ('vitdet', 'sam_vision_model', 'sam_hq_vision_model'):
         _set_windows(values, read)
     if read.table_entries is None:
         return None
@@ -206,7 +219,7 @@ def _set_windows(values: Mapping[str, Any], read: Architecture) -> None:
     otherwise.
     """
     arguments = read.arguments
-    is_sam = values['model_type'] == 'sam_vision_model'
+    is_sam = values['model_type'] != 'vitdet'
     flags = ('use_abs_pos', 'use_rel_pos')
     if not is_sam:
         flags = ('use_absolute_position_embeddings', 'use_relative_position_embeddings')
