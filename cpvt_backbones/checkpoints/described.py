@@ -12,7 +12,9 @@ from cpvt_backbones.layers.tokens import Grid
 from cpvt_backbones.weights import shipped_weights
 
 from .conversion.architecture import Architecture, recognise_architecture
+from .conversion.families import known_to_differ
 from .conversion.public import public_backbone
+from .conversion.timm_config import apply_timm_config
 from .conversion.transformers_config import MODEL_TYPES, apply_config
 from .reading.files import locate_checkpoint
 from .reading.json_files import read_json
@@ -65,9 +67,9 @@ def describe(
         except ValueError as error:
             raise CheckpointError(f'config.json: {error}') from error
         return Source(_USUAL | named)
-    if not _is_of_transformers(config):
+    if not _is_of_transformers(config) and 'architecture' not in config:
         return Source(notes=notes)
-    if config['model_type'] not in MODEL_TYPES:
+    if _is_of_transformers(config) and config['model_type'] not in MODEL_TYPES:
         kind = config['model_type']
         return Source(notes=[f'config.json was not compared: its model_type is {kind!r:.100}'])
     read, grid = recognise_backbone(content, config, prefix=prefix, ema=ema)
@@ -100,7 +102,7 @@ def named_backbone(
     Args:
         checkpoint: Name of public weights, see :func:`public_backbone`, or of shipped ones.
         config: Content of ``config.json``, which has precedence. ``save_pretrained`` writes
-            one, and so does timm, whose file names the architecture.
+            one with all arguments. Those of timm and transformers describe the weights in part.
 
     Returns:
         A config, ``dict(type=..., ...)``; ``None`` if it has to be read from the weights.
@@ -112,7 +114,14 @@ def named_backbone(
     shipped = shipped_weights().get(str(checkpoint))
     if shipped is not None:
         return dict(shipped.backbone)
-    return public_backbone(str(config.get('architecture') or checkpoint))
+    if 'architecture' not in config:
+        return public_backbone(checkpoint)
+    if reason := known_to_differ(config['architecture']):
+        raise CheckpointError(
+            f'config.json: no model of this package computes {config["architecture"]!r:.100}:'
+            f' {reason}'
+        )
+    return None
 
 
 def recognise_backbone(
@@ -122,7 +131,8 @@ def recognise_backbone(
     prefix: str | None = None,
     ema: bool = False,
 ) -> tuple[Architecture, Grid | None]:
-    """Recognise the architecture of weights, with the help of a ``config.json`` of transformers.
+    """Recognise the architecture of weights, with the help of a ``config.json`` of transformers or
+    timm.
 
     Args:
         content: What :func:`read_checkpoint` returned.
@@ -148,13 +158,15 @@ def recognise_backbone(
         ['num_heads=3', 'norm_eps=1e-06']
     """
     read = recognise_architecture(content, prefix=prefix, ema=ema)
-    if not _is_of_transformers(config):
+    apply = apply_config if _is_of_transformers(config) else apply_timm_config
+    if not _is_of_transformers(config) and 'architecture' not in config:
         return read, None
     try:
-        return read, apply_config(config, read)
+        return read, apply(config, read)
     except (ValueError, OverflowError) as error:
         raise CheckpointError(f'config.json: {str(error):.600}') from error
 
 
 def _is_of_transformers(config: Mapping[str, Any]) -> bool:
-    return 'model_type' in config and 'type' not in config
+    is_timm = config.get('model_type') == 'timm_wrapper' and 'architecture' in config
+    return 'model_type' in config and 'type' not in config and not is_timm

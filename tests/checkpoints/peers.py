@@ -315,6 +315,15 @@ def swiglu_of_meta(state):
     return state
 
 
+def joined_swiglu_of_meta(state):
+    """Gate and value in one layer, as Meta's DINOv2-g stores them."""
+    state = swiglu_of_meta(state)
+    for first in [key for key in state if '.w1.' in key]:
+        both = (state.pop(first), state.pop(first.replace('.w1.', '.w2.')))
+        state[first.replace('.w1.', '.w12.')] = torch.cat(both)
+    return state
+
+
 def biases_of_beit(state):
     """Biases of queries and values alone, as timm stores them."""
     state = dict(state)
@@ -506,6 +515,11 @@ CASES = {
         timm_swiglu,
         partial(learned, activation='swiglu', norm_eps=1e-5),
         names=swiglu_of_meta,
+    ),
+    'Meta, SwiGLU in one layer': timm(
+        timm_swiglu,
+        partial(learned, activation='swiglu', norm_eps=1e-5),
+        names=joined_swiglu_of_meta,
     ),
     'open_clip': timm(
         timm_clip,

@@ -198,7 +198,9 @@ def check(name, record):
     difference, refusal = compare_or_refuse(name)
     if refusal:
         record('refused', refusal)
-        assert re.search(REASONS.get(name, 'recognised|does not fit|wrong archi'), refusal)
+        assert re.search(
+            REASONS.get(name, 'recognised|does not fit|wrong archi|no backbone here'), refusal
+        )
         assert name not in LOADED
     else:
         record('difference', f'{difference:.1e}')

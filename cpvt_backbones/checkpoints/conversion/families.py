@@ -180,6 +180,7 @@ _TIMM_VIT: tuple[Rule, ...] = (
     (r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'),
     (r'^register_tokens$', 'reg_token'),  # Meta's DINOv2
     (r'^storage_tokens$', 'reg_token'),  # Meta's DINOv3
+    (r'\.mlp\.w12\.', '.mlp.fc1.'),  # Meta's DINOv2-g: gate and value
     (r'\.mlp\.w1\.', '.mlp.fc1_g.'),
     (r'\.mlp\.w2\.', '.mlp.fc1_x.'),
     (r'\.mlp\.w3\.', '.mlp.fc2.'),
@@ -257,6 +258,15 @@ SOURCES: tuple[Family, ...] = (
     ),
 )
 
+# Models with keys like those of a ViT that no backbone here computes. Pattern of a key, and the
+# reason; the first that matches is told.
+_UNSUPPORTED = (
+    (r'pos_embed_window$', 'SAM 2 (Hiera), whose blocks pool their windows'),
+    (r'blocks\.\d+\.proj\.weight$', 'Hiera, whose blocks pool their tokens'),
+    (r'encoder\.stages\.\d+\.layers\.\d+\.attn\.qkv', 'Hiera, whose blocks pool their tokens'),
+    (r'embeds\.proj\.weight$', 'NaFlexViT, which takes sequences of patches'),
+    (r'(preprocessor\.patchifier|embeddings\.rms_norm)\..*weight$', 'AIMv2'),
+)
 # Public weights that compute something else with the keys of a plain ViT: nothing in the file shows
 # it. The patterns are those of timm's names, from their start; a user's own file may have `rpn` in
 # its name.
@@ -355,6 +365,8 @@ def recognise(weights: Mapping[str, Any], *, prefix: str | None) -> Recognised:
                 f'prefix={removed!r}: no key starts with it; the keys start with {shorten(first)}'
             )
     inner = _under(removed, found)
+    if reason := _unsupported(inner):
+        raise CheckpointError(f'the checkpoint is of {reason}: no backbone here computes it')
     while (family := _family(inner)) is None:
         wrapper = next((p for p in PREFIXES if any(key.startswith(p) for key in inner)), None)
         removed += wrapper or _only_prefix(inner, removed)
@@ -363,6 +375,19 @@ def recognise(weights: Mapping[str, Any], *, prefix: str | None) -> Recognised:
     used = {old for old, _ in inner.values()}
     dropped |= {old: f'not under {removed!r}' for old, _ in found.values() if old not in used}
     return Recognised(family, inner, removed, dropped)
+
+
+def _unsupported(found: Found) -> str:
+    """The model that the weights are of, if no backbone here computes it; '' if one may."""
+    for pattern, reason in _UNSUPPORTED:
+        if any(re.search(rf'(^|\.){pattern}', key) for key in found):
+            return reason
+    for key, (_, value) in found.items():
+        if value.dim() == 5 and 'patch_embed' in key:
+            return 'V-JEPA 2, VideoMAE or another model of videos'
+        if key.endswith('patch_embed.norm.weight') and f'{key[:-6]}bias' not in found:
+            return 'AIMv2 or another model with RMSNorm'
+    return ''
 
 
 def _family(found: Found) -> Family | None:
