@@ -283,7 +283,8 @@ def test_missing_file(tmp_path):
 
 
 def test_the_newest_checkpoint_needs_no_pointer(tmp_path):
-    for content in (None, b'', b'\xff\x00\x80', b'/elsewhere/iter_12.pth', b'iter_99.pth'):
+    contents = (None, b'', b'\xff\x00\x80', b'/elsewhere/iter_12.pth', b'iter_99.pth')
+    for content in (*contents, str(tmp_path).encode()):
         torch.save(dict(state_dict=WEIGHTS, meta=dict(iter=12)), tmp_path / 'iter_12.pth')
         (tmp_path / 'last_checkpoint').unlink(missing_ok=True)
         if content is not None:

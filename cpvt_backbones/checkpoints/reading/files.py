@@ -356,7 +356,7 @@ def _pointed_at(folder: Path) -> Path | None:
     named = Path(_pointer(folder))
     if named.name not in ('', '..'):
         for path in (folder / named.name, named):
-            if os.path.exists(path):
+            if os.path.exists(path) and not os.path.samefile(path, folder):
                 return path
     return None
 
