@@ -170,12 +170,18 @@ class Features(ExportGraph):
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
         super().__init__(model, **options)
-        if not isinstance(model, Backbone) or (
-            model.out_type == 'with_cls_token'
-            or (model.dist_token is not None and model.out_type == 'cls_token')
-        ):
-            accepted = 'a backbone of this package, without pairs as outputs'
-            raise InputError(f'model must be {accepted}, got {type(model).__name__}')
+        if not isinstance(model, Backbone):
+            raise InputError(
+                f'model must be a backbone of this package, got {type(model).__name__}'
+            )
+        gives_pairs = model.out_type == 'with_cls_token' or (
+            model.dist_token is not None and model.out_type == 'cls_token'
+        )
+        if gives_pairs:
+            raise InputError(
+                'out_type must give one tensor an output, a map without the class token or a class '
+                f'token without a distillation token, got {model.out_type!r}'
+            )
         self.output_names = tuple(f'features_{i}' for i in range(len(model.out_strides)))
 
     @property

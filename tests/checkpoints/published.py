@@ -191,7 +191,8 @@ def measure(path: Path) -> list[str]:
         except (RuntimeError, AssertionError, ValueError) as error:
             row.append(f'refused by the peer ({type(error).__name__})')
             continue
-        row.append(f'{difference(outputs(model, images), wanted):.1e}'.replace('e-0', 'e-'))
+        found = difference(outputs(model, images), wanted)
+        row.append(f'{found:.1e}'.replace('e-0', 'e-') if found else '0')
     row.append(agreement(predict(ours, model), predict(theirs, peer)))
     print(*row, f'{time.monotonic() - start:.0f} s', sep=' | ', flush=True)
     return row

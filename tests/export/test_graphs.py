@@ -193,6 +193,10 @@ TWO_THRESHOLDS = dict(type='nms', iou_threshold=0.5, score_threshold=0.1)
             lambda: Features(column(with_dist_token=True, out_type='cls_token')),
             'distillation token',
         ),
+        (
+            lambda: Features(column(out_type='with_cls_token')),
+            "a map without the class token .*, got 'with_cls_token'",
+        ),
     ],
 )
 def test_other_models_and_settings_are_refused(build, words):
