@@ -16,6 +16,7 @@ def blocks(mib):
     return second + 1
 
 
+@pytest.mark.full
 def test_peak_is_independent_of_earlier_allocations():
     for before in (8, 200, 3):
         kept = blocks(before)

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from mmengine.config import Config
+from tiny import only
 
 from cpvt.plots import draw_sweep
 from cpvt_backbones.analysis.image_size import TestSize, scale_test_images
@@ -54,7 +55,7 @@ def plain_test(tmp_path):
     return test
 
 
-@pytest.mark.parametrize('scope', SCOPES)
+@pytest.mark.parametrize('scope', only('mmseg', of=SCOPES))
 def test_factor_one_equals_the_plain_test(scope, candidate, plain_test, tmp_path):
     model = candidate(scope)
     one, two = sweep([model], [*ONE, TestSize(factor=2)], table=tmp_path / 'sweep.csv')
@@ -70,6 +71,7 @@ def test_factor_one_equals_the_plain_test(scope, candidate, plain_test, tmp_path
     assert read_rows(tmp_path / 'sweep.csv')[1].metrics == pytest.approx(two.metrics, rel=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize('scope', SCOPES)
 def test_limit_restricts_images_and_annotations(scope, candidate, plain_test, tmp_path):
     """Left-out images do not count as missed; the tested ones are evenly spaced."""
