@@ -1,4 +1,4 @@
-"""List of the public weights that fit a model of this package, for docs/weights.md.
+"""Lists of published models and of public weights of backbones, for docs/weights.md.
 
 python benchmarks/public_weights.py --docs docs/weights.md
 """
@@ -23,6 +23,7 @@ from benchmarks import fill_marked
 from cpvt import command_line as cli
 from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.weights import published_weights
 
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'
 FAMILIES = {  # part of a name; the first that is found decides
@@ -92,13 +93,33 @@ def listing(found: Iterable[tuple[str, ...]]) -> str:
     tables: dict[str, list[tuple[str, ...]]] = {family: [] for family in FAMILIES.values()}
     for row in found:
         tables[family_of(row[0].strip('`'))].append(row)
-    parts = []
-    for family, rows_of_family in tables.items():
-        lines = (header, ('---',) * len(header), *rows_of_family)
-        table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-        summary = f'<summary>{family}: {len(rows_of_family)} names</summary>'
-        parts.append(f'<details markdown>\n{summary}\n\n{table}\n\n</details>')
-    return '\n\n'.join(parts)
+    return '\n\n'.join(
+        folded(f'{family}: {len(found)} names', header, found) for family, found in tables.items()
+    )
+
+
+def whole_models() -> str:
+    """A table of published models for each data set, closed, with the number of its rows."""
+    header = ('name', 'model', 'published score', 'parameters (M)', 'GMACs', 'source', 'licence')
+    tables: dict[str, list[tuple[str, ...]]] = {}
+    for name, entry in published_weights().items():
+        scores = ', '.join(f'{metric} {value}' for metric, value in entry.scores.items())
+        gmacs = ''
+        if entry.gmacs is not None and entry.size is not None:
+            gmacs = f'{entry.gmacs:,.1f} at {entry.size[0]} x {entry.size[1]}'
+        millions = f'{entry.parameters / 1e6:.1f}'
+        row = (f'`{name}`', entry.about, scores, millions, gmacs, entry.source, entry.license)
+        tables.setdefault(f'{entry.dataset}, {entry.task}', []).append(row)
+    return '\n\n'.join(
+        folded(f'{title}: {len(r)} models', header, r) for title, r in tables.items()
+    )
+
+
+def folded(summary: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table below its summary, closed."""
+    lines = (header, ('---',) * len(header), *rows)
+    table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    return f'<details markdown>\n<summary>{summary}</summary>\n\n{table}\n\n</details>'
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -112,6 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     page: Path = parser.parse_args(argv).docs
     if not page.is_file():
         raise FileNotFoundError(f"docs: there is no file '{page}'")
+    fill_marked(page, 'models', f'\n{whole_models()}\n')
     fill_marked(page, 'weights', f'\n{listing(rows())}\n')
 
 

@@ -460,13 +460,13 @@ def package_folder() -> Path:
 
 
 def shipped_index() -> dict[str, dict[str, Any]]:
-    """The weights that come with the package, by name, without importing it."""
+    """Weights that come with the package and published models, by name, without importing it."""
     index = package_folder() / 'weights' / 'index.json'
     return dict(sorted(json.loads(index.read_text(encoding='utf-8')).items()))
 
 
 def shipped_configs() -> dict[str, str]:
-    """Config files of the weights that come with the package, by name."""
+    """Config files of shipped weights and published models, by name."""
     folder = package_folder()
     root = folder / '.mim' if (folder / '.mim' / 'configs').is_dir() else folder.parent
     return {name: str(root / entry['config']) for name, entry in shipped_index().items()}
@@ -562,9 +562,16 @@ def split_model(
         raise UsageError(f'{first!r} is no model{similar}')
     else:
         files = f', an exported model ({", ".join(exported)})' if exported else ''
-        named = [f'{name} ({entry["about"]})' for name, entry in shipped_index().items()]
+        named = [
+            f'{name} ({entry["about"]})'
+            for name, entry in shipped_index().items()
+            if 'address' not in entry
+        ]
         names = '; '.join(named) or '(none)'
-        accepted = f'CONFIG.py CHECKPOINT{files}, or the name of shipped weights: {names}'
+        accepted = (
+            f'CONFIG.py CHECKPOINT{files}, the name of a published model (docs/weights.md), or of'
+            f' shipped weights: {names}'
+        )
         raise UsageError(f'the first argument must be a model: {accepted}; got {" ".join(words)!r}')
     if images and not rest:
         raise UsageError(f'images: none are given after the model {checkpoint!r}')

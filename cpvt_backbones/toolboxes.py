@@ -7,7 +7,7 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -299,6 +299,14 @@ def config_classes(cfg: Config) -> list[str] | None:
     if isinstance(names, str):  # a file with a name in each line, which mmengine reads
         return list_from_file(names) if Path(names).is_file() else None
     return classes_of(dict(classes=names))
+
+
+def dataset_metainfo(cfg: Config) -> Mapping[str, Any]:
+    """Classes and palette that the type of the test data set has by default."""
+    registry = import_module(f'{find_toolbox(cfg).package}.registry').DATASETS
+    kind = registry.get(cfg.test_dataloader.dataset.type)
+    metainfo: Mapping[str, Any] = getattr(kind, 'METAINFO', {})
+    return metainfo
 
 
 def check_neck(model: nn.Module, settings: Any = None) -> None:

@@ -37,7 +37,7 @@ from cpvt_backbones.checks import (
     is_sequence,
 )
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.weights import shipped_weights, similar_names
+from cpvt_backbones.weights import published_weights, shipped_weights, similar_names
 
 _SUFFIXES = (
     *('.pth', '.pt', '.safetensors', '.bin', '.ckpt', '.pkl', '.pickle', '.npz', '.h5', '.onnx'),
@@ -249,7 +249,7 @@ def _description(
     built = named_backbone(name, config)
     if built is not None:
         return built, None
-    if not os.path.exists(name) and '://' not in name:
+    if not os.path.exists(name) and '://' not in name and name not in published_weights():
         similar = similar_names(name) or similar_timm_names(name)
         raise InputError(
             f'name must be one of the weights that come with the package {list(shipped_weights())},'

@@ -43,12 +43,13 @@ from cpvt_backbones.toolboxes import (
     SIZE_ARGUMENTS,
     ConfigInput,
     config_classes,
+    dataset_metainfo,
     find_toolbox,
     resolve_config,
     step_name,
 )
 from cpvt_backbones.value_range import ValueRange
-from cpvt_backbones.weights import sha256_of, shipped_weights, similar_names
+from cpvt_backbones.weights import named_models, published_weights, sha256_of, similar_names
 
 from .sizes import GoodSizes, size_steps
 
@@ -126,9 +127,9 @@ class ToolboxPredictor(FromCheckpoint):
 
     Args:
         cfg: Config of the model, or the path of its file; not modified. ``None`` for the config of
-            shipped weights.
+            shipped weights or a published model.
         checkpoint: A ``.pth`` or ``.safetensors`` file, an ``https://`` address, or the name of
-            shipped weights.
+            shipped weights or a published model.
         device: See :class:`Inferencer`.
         dtype: See :class:`Inferencer`.
 
@@ -177,11 +178,12 @@ class ToolboxPredictor(FromCheckpoint):
             # The toolbox's also takes an argmax, the slowest step here.
             self.model.postprocess_result = _crop_logits
         meta = load_weights(self.model, file, classes=classes)
-        self.classes: Sequence[str] | None = classes_of(meta) or classes
+        metainfo = config.test_dataloader.dataset.get('metainfo')
+        if str(checkpoint) in published_weights() and not classes_of(meta):
+            metainfo = dataset_metainfo(config)
+        self.classes: Sequence[str] | None = classes_of(meta) or classes_of(metainfo) or classes
         with naming_file(file):
-            self.palette: Sequence[Sequence[int]] | None = _palette_of(
-                meta, config.test_dataloader.dataset.get('metainfo')
-            )
+            self.palette: Sequence[Sequence[int]] | None = _palette_of(meta, metainfo)
         if self.dtype != 'float32':
             reduce_precision(self.model, getattr(torch, self.dtype))
 
@@ -210,12 +212,12 @@ class ToolboxPredictor(FromCheckpoint):
 
 
 def _config_of(checkpoint: str | os.PathLike[str]) -> Path:
-    shipped = shipped_weights().get(str(checkpoint))
-    if shipped is None:
-        fault = f'{str(checkpoint)!r} is none of the weights that come with the package'
+    named = named_models().get(str(checkpoint))
+    if named is None:
+        fault = f'{str(checkpoint)!r} is no name of shipped weights or of a published model'
         advice = similar_names(str(checkpoint))
         raise InputError(f'cfg is needed with checkpoint: {fault}{advice}')
-    return shipped.config_file
+    return named.config_file
 
 
 def _boxes_of(found: Any) -> dict[str, np.ndarray]:

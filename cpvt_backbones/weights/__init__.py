@@ -1,8 +1,9 @@
-"""Trained weights that come with the package, by name.
+"""Trained models by name: those that come with the package, and those that others have published.
 
-``<name>.safetensors`` has the weights in fp16, ``<name>.md`` their data and its terms, recipe and
-accuracy, and ``index.json`` their model and hash. Nothing here imports the rest of
-the package but its errors.
+``index.json`` has both: the model and hash of weights that ship, and the config and address of
+published models, which ``benchmarks/published_models.py`` writes. ``<name>.safetensors`` has the
+values of shipped weights in fp16, ``<name>.md`` their data and its terms, recipe and accuracy.
+Nothing here imports the rest of the package but its errors.
 """
 
 import difflib
@@ -71,6 +72,48 @@ class ShippedWeights:
         return path
 
 
+@dataclass(frozen=True)
+class PublishedWeights:
+    """A whole model that others have trained and published, for a config of this package.
+
+    The first use downloads it. The outputs are those of the publisher's model; the scores are the
+    publisher's statement, and were not measured here.
+
+    Attributes:
+        name: The name that a user types, such as ``'retinanet_pvt_small-coco'``.
+        about: One line that describes the model.
+        task: ``'detection'``, ``'segmentation'`` or ``'classification'``.
+        dataset: Its training data, ``'COCO'``, ``'ADE20K'`` or ``'ImageNet-1k'``.
+        config: Config of the whole model, as in :class:`ShippedWeights`.
+        address: Address of the file, or a name with ``timm://``. A SHA-256, or its first eight
+            digits, stands in most file names, and is compared.
+        scores: The publisher's score by metric, in percent.
+        source: Where the address and the scores are published.
+        license: Licence of the weights.
+        parameters: Number of parameters.
+        gmacs: Multiplications and additions at ``size``, in 10^9; ``None`` if not counted.
+        size: (height, width) in px of ``gmacs``.
+    """
+
+    name: str
+    about: str
+    task: str
+    dataset: str
+    config: str
+    address: str
+    scores: dict[str, float]
+    source: str
+    license: str
+    parameters: int
+    gmacs: float | None = None
+    size: list[int] | None = None
+
+    @property
+    def config_file(self) -> Path:
+        """The config file in an installed package or in the repository."""
+        return repository_file(self.config)
+
+
 def sha256_of(path: str | PathLike[str], *, size: int | None = None) -> str:
     """SHA-256 of a file, or of its first ``size`` bytes, in hexadecimal."""
     digest = hashlib.sha256()
@@ -107,9 +150,39 @@ def shipped_weights() -> dict[str, ShippedWeights]:
         retinanet_cpvt_tiny_gap-bccd MultiScaleCPVT
         semantic_fpn_cpvt_tiny_gap-camvid MultiScaleCPVT
     """
+    return {
+        name: ShippedWeights(name=name, **entry)
+        for name, entry in _entries()
+        if 'address' not in entry
+    }
+
+
+def published_weights() -> dict[str, PublishedWeights]:
+    """All published models by name.
+
+    Examples:
+        >>> from cpvt_backbones.weights import published_weights
+        >>> entry = published_weights()['retinanet_pvt_small-coco']
+        >>> entry.scores, entry.source
+        ({'box AP': 40.4}, 'mmdet, configs/pvt/metafile.yml')
+    """
+    return {
+        name: PublishedWeights(name=name, **entry)
+        for name, entry in _entries()
+        if 'address' in entry
+    }
+
+
+def named_models() -> dict[str, ShippedWeights | PublishedWeights]:
+    """Shipped weights, then published models, by name."""
+    return {**shipped_weights(), **published_weights()}
+
+
+def _entries() -> list[tuple[str, dict[str, Any]]]:
+    """The index, by name."""
     index = FOLDER / 'index.json'
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
-    return {name: ShippedWeights(name=name, **entry) for name, entry in sorted(entries.items())}
+    return sorted(entries.items())
 
 
 def shipped_file(path: str | PathLike[str]) -> Path:
@@ -119,10 +192,8 @@ def shipped_file(path: str | PathLike[str]) -> Path:
 
 
 def similar_names(name: str) -> str:
-    """``'; did you mean NAME?'``, for error messages; ``''`` if no shipped weights have a similar
-    name.
-    """
-    known = shipped_weights()
+    """``'; did you mean NAME?'``, for error messages; ``''`` if no model has a similar name."""
+    known = named_models()
     similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     if not similar and len(name) >= 4:
         similar = [one for one in known if name in one]

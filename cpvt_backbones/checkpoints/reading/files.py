@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from cpvt_backbones.checks import check_path
 from cpvt_backbones.weights import (
     hash_in_name,
+    published_weights,
     sha256_of,
     shipped_file,
     shipped_weights,
@@ -21,7 +22,7 @@ from cpvt_backbones.weights import (
 )
 
 from ..report import CheckpointError, shorten
-from .sources import ACCEPTED, INDEX, WEIGHTS, fetch, shards_of
+from .sources import ACCEPTED, INDEX, WEIGHTS, fetch, fetch_published, shards_of
 from .unpickle import read_pickled
 
 POINTER = 'last_checkpoint'
@@ -38,6 +39,7 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
     A checkpoint is one of these:
 
     - a file, or the name of shipped weights;
+    - the name of a published model of :func:`published_weights`, from torch's cache or the network;
     - ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's cache or the
       hub;
     - ``hf://USER/REPOSITORY`` or a file in it, from the same places;
@@ -69,6 +71,9 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
     if '://' in str(checkpoint):
         return fetch(str(checkpoint))
     path = shipped_file(checkpoint).expanduser()
+    published = published_weights().get(str(checkpoint))
+    if published is not None and not path.exists():
+        return fetch_published(published)
     if path.is_dir():
         return _file_in(path, argument)
     if not path.is_file():

@@ -6,7 +6,7 @@ import logging
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,10 +15,12 @@ from urllib.request import Request, urlopen
 
 import torch
 from mmengine.logging import print_log
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from safetensors import SafetensorError, safe_open
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.weights import hash_in_name, sha256_of
+from cpvt_backbones.weights import PublishedWeights, hash_in_name, sha256_of
 
 from ..report import CheckpointError
 from .json_files import read_json
@@ -61,6 +63,22 @@ def fetch(checkpoint: str) -> Path:
     except ImportError as error:
         fault = f'{checkpoint!r} needs {scheme}, which does not import ({error})'
         raise CheckpointError(f"checkpoint: {fault}: pip install 'cpvt_backbones[cls]'") from error
+
+
+def fetch_published(published: PublishedWeights) -> Path:
+    """Return the cached file of a published model; download it first if need be.
+
+    Raises:
+        CheckpointError: One line with the name, size and address, and where to put the file.
+    """
+    try:
+        return fetch(published.address)
+    except CheckpointError as error:
+        size = f'{published.parameters * 4 / 1e6:,.0f} MB'
+        problem = str(error).removeprefix('checkpoint: ')
+        raise CheckpointError(
+            f'checkpoint: {published.name!r} (about {size}): {problem}'
+        ) from error
 
 
 def shards_of(index: Path) -> dict[str, set[str]]:
@@ -165,21 +183,17 @@ def _download(url: str, file: Path, wanted: str) -> None:
         file: The file, whose folder is created.
         wanted: Start of its SHA-256; may be ''.
     """
-    request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
-    found, size, start = hashlib.sha256(), 0, b''
-    with urlopen(request, timeout=_TIMEOUT) as response, atomic_write(file) as part:
-        while chunk := response.read(1 << 20):
+    found, start = hashlib.sha256(), bytearray()
+    with atomic_write(file) as part:
+
+        def keep(chunk: bytes) -> None:
             found.update(chunk)
-            size += len(chunk)
-            start = start or chunk[:80]
-            if size > MAX_BYTES:
-                raise InputError(f'the answer has more than {MAX_BYTES >> 30} GiB')
+            start.extend(chunk[: 80 - len(start)])
             part.write(chunk)
-        length = response.headers.get('Content-Length') or str(size)
-        if length != str(size):
-            raise ValueError(f'the answer ended after {size:,} of {length} bytes')
+
+        is_sized = _receive(url, file.name, keep)
         if not start.startswith((b'PK', b'\x80')) and start[8:9] != b'{':
-            raise InputError(f'the answer is no checkpoint; it begins with {start!a}')
+            raise InputError(f'the answer is no checkpoint; it begins with {bytes(start)!a}')
         if not found.hexdigest().startswith(wanted):
             fault = f'the SHA-256 of the answer is {found.hexdigest()}, not {wanted}'
             if len(wanted) < 64:
@@ -189,12 +203,73 @@ def _download(url: str, file: Path, wanted: str) -> None:
                 )
             raise InputError(fault)
         part.flush()
-        is_sized = 'Content-Length' in response.headers or response.chunked
         if not is_sized and not wanted and not _is_whole(part.name):
             raise InputError(
                 'the answer does not say its length, and is cut off or of a format that does not'
                 ' say it either: append #sha256=<64 digits> to the address'
             )
+
+
+def _receive(url: str, name: str, keep: Callable[[bytes], object]) -> bool:
+    """Pass on the parts of an answer, with a bar in a terminal.
+
+    An answer that is cut is asked for again from its last byte on, if the server can do that and
+    the last attempt brought a byte.
+
+    Args:
+        url: The address.
+        name: Name of the file, for the bar.
+        keep: Called with each part, in order.
+
+    Returns:
+        Whether the answer says its length, or where it ends.
+
+    Raises:
+        ValueError: The answer is cut, or too large.
+        OSError, HTTPException: The connection failed.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn('{task.description}'), BarColumn(), DownloadColumn())
+    size, length, tag, is_sized = 0, 0, '', True
+    with Progress(
+        *columns, TransferSpeedColumn(), console=console, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(name, total=None)
+        while not size or size < length:
+            before = size
+            try:
+                with urlopen(_request(url, size, tag), timeout=_TIMEOUT) as response:
+                    if size and response.status != 206:
+                        break
+                    if not size:
+                        length = int(response.headers.get('Content-Length') or 0)
+                        is_sized = bool(length) or response.chunked
+                        tag = response.headers.get('ETag') or ''
+                        progress.update(task, total=length or None)
+                    while chunk := response.read(1 << 20):
+                        size += len(chunk)
+                        if size > MAX_BYTES:
+                            raise InputError(f'the answer has more than {MAX_BYTES >> 30} GiB')
+                        keep(chunk)
+                        progress.update(task, completed=size)
+            except (OSError, HTTPException):
+                if size == before or not length:
+                    raise
+            if size == before:
+                break
+    if length and size != length:
+        raise ValueError(f'the answer ended after {size:,} of {length} bytes')
+    return is_sized
+
+
+def _request(url: str, start: int, tag: str) -> Request:
+    """Ask for the content from byte ``start`` on, if its tag is still the same."""
+    headers = {'User-Agent': 'cpvt_backbones'}
+    if start:
+        headers['Range'] = f'bytes={start}-'
+        if tag:
+            headers['If-Range'] = tag
+    return Request(url, headers=headers)
 
 
 def _is_whole(file: str) -> bool:

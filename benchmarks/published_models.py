@@ -1,0 +1,173 @@
+"""Index of published models: configs/published with the publishers' addresses and scores.
+
+python benchmarks/published_models.py
+
+Addresses and scores are read from the metafiles of the installed toolboxes, and from
+benchmarks/public_accuracy.csv where no toolbox has a model. They go into the index of weights.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch.utils.flop_counter import FlopCounterMode
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for `benchmarks`, where this file runs as a script
+
+from cpvt import command_line as cli  # noqa: E402
+from cpvt_backbones.errors import InputError  # noqa: E402
+from cpvt_backbones.weights import FOLDER  # noqa: E402
+
+CONFIGS = ROOT / 'configs' / 'published'
+ACCURACY = Path(__file__).with_name('public_accuracy.csv')
+SIZES = dict(t='tiny', s='small', b='base', l='large', m='medium')
+DATASETS = dict(coco='COCO', ade20k='ADE20K', imagenet='ImageNet-1k')
+TASKS = dict(coco='detection', ade20k='segmentation', imagenet='classification')
+SHAPES = dict(coco=[800, 1344], ade20k=[512, 512], imagenet=[224, 224])
+# Name of a config's file, and the name that a user types; `{}` is a size that has one letter there.
+NAMES = {
+    r'retinanet_(pvtv2)-(b\d)_.*': 'retinanet_{0}_{1}-coco',
+    r'retinanet_(pvt)-(.)_.*': 'retinanet_{0}_{1}-coco',
+    r'vitdet_mask-rcnn_vit-(.)-.*': 'mask_rcnn_vitdet_{0}-coco',
+    r'twins_(pcpvt|svt)-(.)_fpn_.*': 'semantic_fpn_twins_{0}_{1}-ade20k',
+    r'twins_(pcpvt|svt)-(.)_uperhead_.*': 'upernet_twins_{0}_{1}-ade20k',
+    r'segmenter_vit-(.)_mask_.*': 'segmenter_vit_{0}-ade20k',
+    r'segmenter_vit-(.)_fcn_.*': 'segmenter_linear_vit_{0}-ade20k',
+    r'dpt_vit-(.)16_.*': 'dpt_vit_{0}-ade20k',
+    r'vit_(vit|deit)-(.)16(-ln)?(_mln)?_upernet_\w+-(\d+k)_.*': (
+        'upernet_{0}_{1}{2}{3}_{4}-ade20k'
+    ),
+    r'(.+)_in1k(-384px)?': '{0}{1}-imagenet',
+    r'(pvt_.*|.*_rope_.*)': '{0}-imagenet',
+}
+# Of mmdet's project ViTDet, which is not installed with mmdet.
+VITDET = (
+    'https://download.openmmlab.com/mmdetection/v3.0/vitdet/vitdet_mask-rcnn_vit-b-mae_lsj-100e/'
+    'vitdet_mask-rcnn_vit-b-mae_lsj-100e_20230328_153519-e15fe294.pth'
+)
+
+
+def name_of(stem: str) -> str:
+    """Name that a user types for the config of this name."""
+    for pattern, name in NAMES.items():
+        if match := re.fullmatch(pattern, stem):
+            parts = [SIZES.get(part or '', part or '') for part in match.groups()]
+            made = name.format(*parts).replace('-384px', '_384')
+            model, _, dataset = made.rpartition('-')
+            model = re.sub(r'_\d+x[ab]*\d+(-mae)?', r'\1', model)  # batch size
+            return f'{re.sub("-p(?=[0-9])", "_patch", model).replace("-", "_")}-{dataset}'
+    raise InputError(f'NAMES: no pattern is of {stem!r}')
+
+
+def published() -> dict[str, dict[str, Any]]:
+    """Address, scores, source and licence by the name of a config's file."""
+    found = {}
+    for toolbox in ('mmdet', 'mmseg', 'mmpretrain'):
+        spec = find_spec(toolbox)
+        if spec is None or spec.origin is None:
+            raise InputError(f'{toolbox} must be installed')
+        root = Path(spec.origin).parent / '.mim'
+        for file in sorted(root.glob('configs/*/metafile.y*ml')):
+            content = yaml.safe_load(file.read_text(encoding='utf-8'))
+            models = content if isinstance(content, list) else content.get('Models') or ()
+            for model in models:
+                if model.get('Weights') and model.get('Config'):
+                    stem = Path(model['Config']).stem
+                    if 'svt' in model['Weights']:  # mmseg names the config of PCPVT-L for SVT-L
+                        stem = stem.replace('pcpvt', 'svt')
+                    found[stem] = dict(
+                        address=model['Weights'],
+                        scores=dict(scores_of(model.get('Results'))),
+                        source=f'{toolbox}, {file.relative_to(root)}',
+                        license='apache-2.0',
+                    )
+    found['vitdet_mask-rcnn_vit-b-mae_lsj-100e'] = dict(
+        address=VITDET,
+        scores={'box AP': 51.6, 'mask AP': 45.7},
+        source='mmdet, projects/ViTDet/README.md',
+        license='apache-2.0',
+    )
+    for row in csv.DictReader(ACCURACY.open(encoding='utf-8')):
+        name = row['name'].partition('.')[0]
+        is_pvt = name.startswith('pvt_')
+        found[name] = dict(
+            address=f'timm://{row["name"]}',
+            scores={'top-1': float(row['top1'])},
+            source=row['source'],
+            license='apache-2.0',
+        )
+        if is_pvt:
+            release = 'https://github.com/whai362/PVT/releases/download/v2'
+            found[name]['address'] = f'{release}/{name}.pth'
+    return found
+
+
+def scores_of(results: Any) -> Iterator[tuple[str, float]]:
+    """Metric and value of a metafile's results, in percent."""
+    for result in results if isinstance(results, list) else [results or {}]:
+        for metric, value in (result.get('Metrics') or {}).items():
+            if metric in ('box AP', 'mask AP', 'mIoU', 'Top 1 Accuracy'):
+                yield metric.replace('Top 1 Accuracy', 'top-1'), float(value)
+
+
+def count(config: Path, shape: Sequence[int]) -> dict[str, Any]:
+    """Parameters of a config's model, and multiply-adds of its trunk, neck and heads."""
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model).eval()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    counter = FlopCounterMode(display=False)
+    try:
+        with torch.device('meta'), torch.no_grad(), counter:
+            model.to('meta')(torch.empty(1, 3, *shape))
+    except (NotImplementedError, RuntimeError, TypeError, AttributeError) as error:
+        print(f'{config.name}: not counted: {str(error).splitlines()[0]}')
+        return dict(parameters=parameters)
+    gmacs = round(counter.get_total_flops() / 2e9, 1)
+    return dict(parameters=parameters, gmacs=gmacs, size=list(shape))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    cli.make_parser(__doc__).parse_args(argv)
+    import cpvt_backbones  # noqa: F401  (registers the models)
+
+    known, entries = published(), {}
+    for config in sorted(CONFIGS.rglob('*.py')):
+        name = name_of(config.stem)
+        dataset = name.rpartition('-')[2]
+        shape = [384, 384] if name.endswith('384-imagenet') else SHAPES[dataset]
+        about = re.match(r'# (.+?)\.?\n', config.read_text(encoding='utf-8'))
+        if about is None:
+            raise InputError(f'{config}: the first line must be a comment on the model')
+        if name in entries:
+            raise InputError(f'NAMES: two configs are named {name!r}')
+        entries[name] = dict(
+            about=about[1].partition(', of mmdet')[0],
+            task=TASKS[dataset],
+            dataset=DATASETS[dataset],
+            config=config.relative_to(ROOT).as_posix(),
+            **known[config.stem],
+            **count(config, shape),
+        )
+        print(name, entries[name]['parameters'], entries[name].get('gmacs'))
+    index = FOLDER / 'index.json'
+    shipped = {
+        name: entry
+        for name, entry in json.loads(index.read_text(encoding='utf-8')).items()
+        if 'address' not in entry
+    }
+    index.write_text(json.dumps(shipped | entries, indent=1) + '\n', encoding='utf-8')
+
+
+if __name__ == '__main__':
+    cli.run(main)
