@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib
 import io
 import logging
 import os
@@ -16,6 +15,8 @@ import yaml
 from arguments import import_path
 from contents import GUIDES, PAGES
 
+from cpvt.__main__ import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 ROLE = re.compile(r':(?:class|func|meth|mod|attr|data):`~?(?:[\w.]+\.)?(\w+)`')
 PICTURE = """<picture>
@@ -25,7 +26,6 @@ PICTURE = """<picture>
 
 """
 PICTURES = {'backbones': PICTURE}
-USUAL = ('make_config', 'train', 'test', 'infer', 'export')  # the first on their page
 ALL_NAMES = """# Index of names
 
 The names that people use, in one line each. [Command lines](command_line.md) has the scripts, and
@@ -73,9 +73,9 @@ TASKS = (
 )
 COMMAND_LINES = """# Command lines
 
-The scripts of the folder `tools` of a clone, with all arguments.
-`python tools/NAME.py --help` prints the same. How to use them:
-[Train on your own data](../docs/own_data.md), [prediction](../docs/inference.md),
+The command `cpvt` and its commands, with all arguments. `cpvt NAME --help` prints the same, and
+so do the scripts of the folder `tools` of a clone, such as `python tools/train.py`. How to use
+them: [Train on your own data](../docs/own_data.md), [prediction](../docs/inference.md),
 [export](../docs/export.md).
 
 """
@@ -318,20 +318,16 @@ def has_entry(member: Any) -> bool:
 
 
 def command_lines() -> str:
-    """What each script of tools/ prints for ``--help``."""
+    """What each command prints for ``--help``."""
     text = COMMAND_LINES
     os.environ['COLUMNS'] = '77'  # the text has two columns less, which fits the page
-    sys.path.insert(0, str(ROOT / 'tools'))
-    scripts = sorted(
-        path.stem for path in (ROOT / 'tools').glob('*.py') if "'__main__'" in path.read_text()
-    )
-    for name in (*USUAL, *(name for name in scripts if name not in USUAL)):
+    for name, (command, _) in COMMANDS.items():
         shown = io.StringIO()
-        sys.argv[0] = f'{name}.py'
+        sys.argv[0] = f'cpvt {name}'
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            importlib.import_module(name).main(['--help'])
+            command.main(['--help'])
         block = f'```text\n{shown.getvalue()}```'
-        text += f'## {name}.py\n\n<div class="help" markdown>\n\n{block}\n\n</div>\n\n'
+        text += f'## cpvt {name}\n\n<div class="help" markdown>\n\n{block}\n\n</div>\n\n'
     return text
 
 

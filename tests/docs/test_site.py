@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import cpvt_backbones
+from cpvt.__main__ import COMMANDS
 from cpvt_backbones.analysis.complexity import complexity_against_size
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import shipped_weights
@@ -446,11 +447,10 @@ def check_names(page):
 
 
 def check_command_lines(page):
-    """Every script has its help."""
+    """Every command has its help."""
     text = html.unescape(re.sub('<.+?>', '', page[: page.index('</article')]))
-    for path in (ROOT / 'tools').glob('*.py'):
-        if "'__main__'" in path.read_text():
-            assert f'usage: {path.name} [options]' in text
+    for name in COMMANDS:
+        assert f'usage: cpvt {name} [options]' in text
     assert max(map(len, text[text.index('usage: ') :].splitlines())) <= 80
 
 
