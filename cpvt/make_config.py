@@ -23,6 +23,7 @@ validation. The forms: docs/own_data.md.
 """
 
 import argparse
+import difflib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,12 +106,39 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--overwrite', action='store_true', help='replace the config of an earlier call'
     )
+    parser.checks.append(check)
     return parser.parse_args(argv)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse paths that are not there, and a config that would be replaced."""
+    if args.out.exists() and not args.overwrite:
+        raise cli.UsageError(
+            f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
+            ' hand'
+        )
+    named = args.data[0] in PATHS
+    given = {'data': [Path(path) for path in args.data[named:]]}
+    given |= {'--val': args.val or [], '--classes': [args.classes], '--add': [args.add]}
+    for argument, paths in given.items():
+        for path in paths:
+            if path is not None:
+                must_exist(path, argument)
+
+
+def must_exist(path: Path, argument: str) -> None:
+    """Refuse a path that is not there, with the most similar name beside it."""
+    if path.exists():
+        return
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    similar = difflib.get_close_matches(path.name, beside, n=1)
+    hint = f'; did you mean {str(path.parent / similar[0])!r}?' if similar else ''
+    raise cli.UsageError(f'{argument}: there is no file or folder {str(path)!r}{hint}')
 
 
 def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
     """The form as named or recognised, and the form of the files: of instances, one of several."""
-    from cpvt_backbones.datasets import Form, must_exist, recognise
+    from cpvt_backbones.datasets import Form, recognise
 
     named = args.data[0] if args.data[0] in PATHS else None
     paths = [Path(path) for path in args.data[bool(named) :]]
@@ -120,8 +148,6 @@ def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
         print(f'The data are read as: {" ".join(map(str, read_as))}')
     else:
         form = Form(named or '', paths)
-    for path in paths:
-        must_exist(path, 'data')
     kind = named or form.kind
     form.val = args.val or form.val
     counts = PATHS[kind]
@@ -135,10 +161,6 @@ def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
         if getattr(args, option) and kind not in kinds:
             wanted = ' and '.join(kinds)
             raise cli.UsageError(f'--{option}: only {wanted} have it, the data are {kind}')
-    for option in ('val', 'add', 'classes'):
-        given = getattr(args, option) or []
-        for path in given if isinstance(given, list) else [given]:
-            must_exist(path, f'--{option}')
     return kind, form
 
 
@@ -147,11 +169,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Not above: it imports PyTorch, which takes seconds.
     from cpvt_backbones.datasets import Request, make_config, work_dir
 
-    if args.out.exists() and not args.overwrite:
-        raise cli.UsageError(
-            f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
-            ' hand'
-        )
     kind, form = form_of(args)
     request = Request(
         kind=kind,

@@ -14,7 +14,6 @@ Each step is a folder, and hands a value to the next:
 
 from .dataset import Part
 from .decide.settings import Settings
-from .files import must_exist
 from .read.recognise import Form, recognise
 from .report import Fault, Report
 from .steps import TASKS, Request, make_config
@@ -29,7 +28,6 @@ __all__ = [
     'Request',
     'Settings',
     'make_config',
-    'must_exist',
     'recognise',
     'work_dir',
 ]
