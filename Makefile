@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures setup demo app check test test-all test-gpu test-slow test-app test-site test-peers parity lint format matrix docs clean always
+.PHONY: help pictures setup demo app check test test-all test-gpu test-slow test-app test-site test-peers parity lint format matrix docs release clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,21 @@ format: $(READY)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+VERSION = $(shell sed -n "s/^__version__ = '\(.*\)'/\1/p" cpvt_backbones/version.py)
+
+# What is tagged is what was installed with all extras and tried; uploading is left to a person.
+release: .venv/.docs lint  ## build the archives of this version, try the wheel, tag the commit; uploads nothing
+	git diff --quiet HEAD || { echo 'commit first'; exit 1; }
+	grep -q '^## $(VERSION)' CHANGELOG.md || { echo 'CHANGELOG.md has no $(VERSION)'; exit 1; }
+	rm -rf dist build/release
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
+	$(BIN)/python -m pytest -q -m "not slow" tests/configs/test_installed.py
+	$(BIN)/uv venv --quiet --python $(BIN)/python build/release
+	$(BIN)/uv pip install --quiet --python build/release/bin/python --override .venv/overrides.txt "$$(echo dist/*.whl)[all]"
+	cd build && release/bin/cpvt --help && release/bin/python -m cpvt_backbones
+	git tag -a v$(VERSION) -m 'Version $(VERSION)'
+	@echo 'tagged v$(VERSION); dist/ holds what is to be uploaded'
+
 clean:  ## remove caches and build outputs (keeps .venv, data and work_dirs)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
-	find cpvt_backbones benchmarks configs demo projects tools tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find cpvt cpvt_backbones benchmarks configs demo projects tools tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -9,8 +9,10 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = 'imagenet retinanet mask_rcnn semantic_fpn upernet detr dino mask2former vitdet'.split()
@@ -56,6 +58,34 @@ for scope in ('mmdet', 'mmseg'):
         out_channels=last.out_channels,
     )
 print(json.dumps(answers))
+"""
+
+
+# A script of one's own: mmengine's Runner, and the interfaces of mmdet and mmseg.
+OWN_SCRIPT = """
+import cpvt_backbones
+from cpvt_backbones.weights import find_shipped
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+cfg = Config.fromfile('mine/detector.py')
+cfg.work_dir = 'own'
+cfg.train_cfg.max_iters = 1
+for name in ('train_dataloader', 'val_dataloader'):
+    cfg[name].update(num_workers=0, persistent_workers=False)
+Runner.from_cfg(cfg).train()
+
+from mmdet.apis import DetInferencer
+from mmseg.apis import MMSegInferencer, inference_model, init_model
+
+detector = DetInferencer('mine/detector.py', 'own/iter_1.pth', device='cpu', show_progress=False)
+print('predictions:', len(detector('photos/1.png', no_save_vis=True)['predictions']))
+shipped = find_shipped('semantic_fpn_cpvt_tiny_gap-camvid')
+config = str(shipped.config_file)
+segmentor = init_model(config, shipped.name, device='cpu')
+print('map:', *inference_model(segmentor, 'photos/1.png').pred_sem_seg.data.shape)
+inferencer = MMSegInferencer(config, shipped.name, device='cpu')
+print('map:', *inferencer('photos/1.png')['predictions'].shape)
 """
 
 
@@ -166,6 +196,54 @@ def test_user_config_builds_on_an_installed_one(installed, run, tmp_path):
         types = [scope, scope, 'cpvt_backbones']
         values |= dict(scope=scope, batch=5, types=types)
         assert {key: answers[scope][key] for key in values} == values
+
+
+def write_photos(folder):
+    """Ten photographs of noise with a box each, as COCO JSON."""
+    (folder / 'photos').mkdir()
+    rng = np.random.default_rng(0)
+    images, boxes = [], []
+    for i in range(10):
+        Image.fromarray(rng.integers(0, 255, (48, 64, 3), np.uint8)).save(
+            f'{folder}/photos/{i}.png'
+        )
+        images.append(dict(id=i, file_name=f'{i}.png', width=64, height=48))
+        boxes.append(dict(id=i, image_id=i, category_id=i % 2 + 1, bbox=[4 + i, 5, 20, 16]))
+    categories = [dict(id=1, name='cat'), dict(id=2, name='dog')]
+    content = dict(images=images, annotations=boxes, categories=categories)
+    (folder / 'boxes.json').write_text(json.dumps(content))
+
+
+@pytest.mark.full
+def test_the_wheel_alone_goes_from_labels_to_an_exported_file(installed, run, tmp_path):
+    """The console command and a script of one's own, in a folder without a clone."""
+    pytest.importorskip('mmdet')
+    pytest.importorskip('mmseg')
+    pytest.importorskip('mmpretrain')
+    pytest.importorskip('onnxscript')
+    (entry_points,) = installed.glob('*.dist-info/entry_points.txt')
+    assert 'cpvt = cpvt.__main__:main' in entry_points.read_text()
+    write_photos(tmp_path)
+    (tmp_path / 'own.py').write_text(OWN_SCRIPT)
+    workers = ['num_workers=0', 'persistent_workers=False']
+    options = [f'{part}_dataloader.{one}' for part in ('train', 'val', 'test') for one in workers]
+    trained = ['mine/detector.py', 'work_dirs/detector/iter_1.pth']
+    name = 'cpvt_tiny_gap-imagenette'
+    small = ['--verify-sizes', '64x96', '--verify-batches', '1']
+
+    def cpvt(*words):
+        return run('-m', 'cpvt', *words)
+
+    cpvt('make-config', 'boxes.json', 'photos', '--out', trained[0], '--length', '1')
+    cpvt('train', trained[0], '--no-progress', '--cfg-options', *options)
+    assert 'Iter(test) [2/2]' in cpvt('test', *trained, '--cfg-options', *options)
+    assert 'out: 10 images predicted' in cpvt('infer', *trained, 'photos', '--out-dir', 'out')
+    assert 'model.onnx' in cpvt('export', name, '--out', 'model.onnx', *small)
+    shown = cpvt('infer', 'model.onnx', 'photos/1.png', '--out-dir', 'exported')
+    assert 'exported: 1 image predicted' in shown
+    printed = run('own.py').splitlines()
+    for line in ('predictions: 1', 'map: 1 48 64', 'map: 48 64'):
+        assert line in printed
 
 
 # -- metafiles
