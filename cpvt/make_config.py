@@ -101,6 +101,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         '--strict', action='store_true', help='refuse data of which anything is skipped or altered'
     )
     parser.add_argument(
+        '--skip-damaged',
+        action='store_true',
+        help='leave out images that cannot be read, with their labels, and count them',
+    )
+    parser.add_argument(
         '--no-decode', action='store_true', help='read only the headers of images (huge data sets)'
     )
     parser.add_argument(
@@ -183,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         length=args.length,
         decode=not args.no_decode,
         strict=args.strict,
+        skip_damaged=args.skip_damaged,
     )
     settings = make_config(request)
     classes = settings.classes

@@ -1,4 +1,4 @@
-"""Find files, split them, and write JSON."""
+"""Find files, split them, and read their text."""
 
 import difflib
 import os
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.inference.images import FOUND_SUFFIXES
+from cpvt_backbones.inference.images import FOUND_SUFFIXES, file_problem
 
 from .report import Report
 
@@ -30,7 +30,10 @@ MASK_FOLDERS = (
     'segmentation',
     'gt',
 )
+# Ends of these names, such as PNGImages and PedMasks.
+IMAGE_ENDS, MASK_ENDS = ('images', 'photos'), ('masks', 'labels', 'annotations')
 LEFT_OUT = 'images of another set than training and validation, such as test'
+LONGEST_PATH, LONGEST_PART = 4095, 255  # bytes
 RECIPE = 'recipe.py'  # in each folder that make_config.py writes
 # Images that Pillow and OpenCV do not read as they are installed here.
 UNREAD_SUFFIXES = (
@@ -103,6 +106,19 @@ def _walk(folder: Path, report: Report, parents: Collection[str]) -> Iterator[Pa
             yield path
 
 
+def is_image_folder(name: str) -> bool:
+    """True for the usual names of folders of images, such as ``PNGImages``."""
+    return name.lower() in IMAGE_FOLDERS or name.lower().endswith(IMAGE_ENDS)
+
+
+def is_mask_folder(name: str) -> bool:
+    """True for the usual names of folders of masks, such as ``PedMasks``, and VOC's
+    ``SegmentationClassPNG``.
+    """
+    lower = name.lower()
+    return lower in MASK_FOLDERS or lower.startswith('segmentation') or lower.endswith(MASK_ENDS)
+
+
 def is_written(folder: Path) -> bool:
     """True for a folder of the name of a config, which holds converted labels and pictures."""
     return (folder / RECIPE).is_file()
@@ -144,13 +160,37 @@ def split(
     return [name for name in names if name not in held_out], sorted(held_out)
 
 
+def path_problem(name: str) -> str:
+    """Why a name is no path of a file system, such as one of megabytes; or ''."""
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        return 'invalid Unicode'
+    if b'\0' in encoded:
+        return 'has a zero byte'
+    if len(encoded) > LONGEST_PATH or max(map(len, encoded.split(b'/'))) > LONGEST_PART:
+        return f'{len(encoded)} bytes long'
+    return ''
+
+
 def read_lines(file: Path) -> list[str]:
     """Lines of a text file that are not blank, without spaces around them and without a byte order
     mark.
     """
+    lines = [line.strip() for line in read_text(file).splitlines()]
+    return [line for line in lines if line]
+
+
+def read_text(file: Path) -> str:
+    """The text of a file, without a byte order mark; ``InputError`` if it is not UTF-8."""
     try:
-        text = file.read_text(encoding='utf-8-sig')
+        return read_bytes(file).decode('utf-8-sig')
     except UnicodeDecodeError as error:
         raise InputError(f'data: {file} is not UTF-8 text: {error}') from None
-    lines = [line.strip() for line in text.splitlines()]
-    return [line for line in lines if line]
+
+
+def read_bytes(file: Path) -> bytes:
+    """The content of a regular file; ``InputError`` for another, such as a pipe without end."""
+    if file.exists() and not file.is_file():
+        raise InputError(f'data: {file} cannot be read ({file_problem(file)})')
+    return file.read_bytes()

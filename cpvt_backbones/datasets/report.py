@@ -1,5 +1,6 @@
 """The table of what became of each image and label."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from cpvt_backbones.errors import InputError
 OUTCOMES = ('note', 'skipped', 'altered', 'refused')
 SHOWN = 3  # files of a reason
 SHOWN_CLASSES = 10
+LONGEST = 1000  # characters of an entry
+# Not U+DC80 to U+DCFF, by which Python names files that are not UTF-8.
+CONTROL = re.compile(r'[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]')
 
 
 class Fault(ValueError):
@@ -44,7 +48,7 @@ class Report:
         """
         if outcome not in OUTCOMES:
             raise ValueError(f'outcome must be one of {OUTCOMES}, got {outcome!r}')
-        self.found.setdefault((outcome, reason), []).append(where)
+        self.found.setdefault((outcome, reason), []).append(printable(where))
 
     def add_fault(self, fault: Fault, where: str) -> None:
         """Record a fault of ``where``."""
@@ -100,6 +104,13 @@ class Report:
                 if kind == outcome:
                     lines.append(f'{outcome:8} {len(files):7} {_sentence(reason, files)}')
         return lines
+
+
+def printable(text: str) -> str:
+    """Text on one line, control characters and half characters as escapes; long text is cut."""
+    if len(text) > LONGEST:
+        text = f'{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}'
+    return CONTROL.sub(lambda match: match[0].encode('unicode_escape').decode(), text)
 
 
 def _sentence(reason: str, files: list[str]) -> str:

@@ -1,7 +1,8 @@
 """Boxes and outlines of objects: polygons, or run-length encoding (RLE)."""
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from .report import Fault
 
 Box = list[float]  # left, top, width, height, px
 ROUNDING = 1.0  # px that a box may lie outside without a word
+FAR = 10  # sides of an image
+LARGEST = sys.float_info.max
 SMALLEST = 1.0  # px; mmdet leaves out what is narrower or lower
 
 
@@ -29,8 +32,10 @@ def is_polygon(points: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite number that is no bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """True for a finite number that is no bool, nor an integer beyond floats."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return -LARGEST <= value <= LARGEST  # no NaN compares
 
 
 def mask_of(outline: Any, size: tuple[int, int]) -> np.ndarray:
@@ -125,6 +130,15 @@ def turn_box(box: Box, degrees: float) -> Box:
     cos, sin = abs(math.cos(angle)), abs(math.sin(angle))
     wide, high = width * cos + height * sin, width * sin + height * cos
     return [x + (width - wide) / 2, y + (height - high) / 2, wide, high]
+
+
+def is_far(numbers: Iterable[float], size: tuple[int, int]) -> bool:
+    """True for coordinates of an outline that are ``FAR`` image sides away or more.
+
+    Drawing takes memory by the length of an outline, not by the size of its image.
+    """
+    limit = FAR * max(size)
+    return any(abs(number) > limit for number in numbers)
 
 
 def overhang(box: Box, width: int, height: int) -> float:

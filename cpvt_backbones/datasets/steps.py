@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.inference.drawing import can_draw
 from cpvt_backbones.inference.windows import open_scene
 from cpvt_backbones.value_range import ValueRange
 
@@ -42,6 +43,7 @@ from .write.data import (
 )
 from .write.sheet import write_sheet
 
+SHOWN = 10  # classes
 # The task of each form.
 TASKS = dict(
     coco='detector',
@@ -70,6 +72,7 @@ class Request:
         length: Iterations, of a classifier epochs; ``None`` for a length by the data.
         decode: Decode every image; else only headers are read.
         strict: Refuse data of which anything is skipped or altered.
+        skip_damaged: Leave out images that cannot be read, with their labels.
     """
 
     kind: str
@@ -84,6 +87,7 @@ class Request:
     length: int | None = None
     decode: bool = True
     strict: bool = False
+    skip_damaged: bool = False
 
     @property
     def task(self) -> str:
@@ -144,6 +148,7 @@ def _prepare(request: Request) -> tuple[Settings, dict[str, object]]:
         outlines=request.kind == 'instances',
         added=read_predictions(request.added) if request.added else None,
         value_range=value_range,
+        skip_damaged=request.skip_damaged,
     )
     table = write_report(report, request.folder / 'check.csv')
     report.finish(strict=request.strict, file=table)
@@ -159,6 +164,13 @@ def _prepare(request: Request) -> tuple[Settings, dict[str, object]]:
     picture = request.folder / 'sheet.jpg'
     sheet = write_sheet(request.task, texts, picture, value_range=value_range)
     settings.remarks.append(f'images with their labels, to look at before training: {sheet}')
+    numbered = [f'{i} {name}' for i, name in enumerate(settings.classes) if not can_draw(name)]
+    if numbered:
+        more = ', ...' if len(numbered) > SHOWN else ''
+        settings.remarks.append(
+            'pictures show these classes by their number, because their font lacks the letters:'
+            f' {", ".join(numbered[:SHOWN])}{more}'
+        )
     return settings, texts
 
 

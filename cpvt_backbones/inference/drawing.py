@@ -1,5 +1,6 @@
 """Pictures of predictions."""
 
+import functools
 import math
 import os
 from collections.abc import Sequence
@@ -115,7 +116,8 @@ def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
     picture = _Canvas(Image.fromarray(tinted))
     largest_first = np.argsort(-pixels, kind='stable').tolist()
     shown = [label for label in largest_first if pixels[label] and label not in background]
-    picture.add_legend([(names[i] if names else str(i), _shade(colours[i])) for i in shown])
+    texts = [_label(i, names[i] if names else None, None) for i in shown]
+    picture.add_legend([(text, _shade(colours[i])) for i, text in zip(shown, texts, strict=True)])
     return np.asarray(picture.image)
 
 
@@ -146,7 +148,7 @@ def _draw_instances(
 
 
 def _label(label: int, name: str | None, score: float | None) -> str:
-    text = str(label) if name is None else name
+    text = str(label) if name is None or not can_draw(name) else name
     return text if score is None else f'{text} {score:.2f}'
 
 
@@ -161,13 +163,30 @@ def _ink(shade: Colour) -> Colour:
 
 
 def label_font(size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans at a size in px: Latin with accents, Greek, Cyrillic; not Chinese.
+    """DejaVu Sans at a size in px: Latin with accents, Greek, Cyrillic; see :func:`can_draw`."""
+    return ImageFont.truetype(_font_file(), size)
 
-    Pillow's own font has ASCII only. The file is matplotlib's, which mmengine requires.
+
+def can_draw(name: str) -> bool:
+    """True if :func:`label_font` has the letters of a name: not Chinese, Japanese or Devanagari.
+
+    Pictures show other classes by their number.
     """
+    return all(ord(letter) in _letters() for letter in name)
+
+
+def _font_file() -> str:
+    """The file of matplotlib, which mmengine requires. Pillow's own font has ASCII only."""
     from matplotlib import get_data_path
 
-    return ImageFont.truetype(os.path.join(get_data_path(), 'fonts', 'ttf', 'DejaVuSans.ttf'), size)
+    return os.path.join(get_data_path(), 'fonts', 'ttf', 'DejaVuSans.ttf')
+
+
+@functools.cache
+def _letters() -> frozenset[int]:
+    from matplotlib.ft2font import FT2Font
+
+    return frozenset(FT2Font(_font_file()).get_charmap())
 
 
 class _Canvas:

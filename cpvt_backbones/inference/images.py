@@ -228,7 +228,7 @@ def read_image(
                 limit = f'{pixels} pixels, more than read_limit={read_limit}'
                 memory = f'decoding takes {pixels * DECODING_BYTES / 1e9:.2g} GB of memory'
                 raise ImageError(name, f'{image.width} x {image.height} is {limit}; {memory}')
-            if reason := _misread(image):
+            if reason := misread(image):
                 raise ImageError(name, reason)
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
@@ -379,7 +379,7 @@ def _misread_planes(image: Image.Image) -> str | None:
     return f'{fault}: Pillow does not read it; write it by gdal_translate -co INTERLEAVE=PIXEL'
 
 
-def _misread(image: Image.Image) -> str | None:
+def misread(image: Image.Image) -> str | None:
     """Why Pillow decodes a TIFF to wrong values, without an error, if so."""
     tags = getattr(image, 'tag_v2', {})
     if _is_sixteen(image) and tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == 0:

@@ -75,7 +75,7 @@ REFUSED = [
     (category(id=None), 'categories without id'),
     (category(name='dog'), 'categories with the name of another'),
     (category(name=' '), 'categories without name'),
-    (damaged, '3 images that cannot be read: ... {0}/2.jpg ( ... {0}/5.jpg ( ... {0}/6.jpg ('),
+    (damaged, '3 images that cannot be read ... {0}/2.jpg ( ... {0}/5.jpg ( ... {0}/6.jpg ('),
     (one_folder_above, "such as 'images/0.png', starts from another folder than '{0}'"),
     (one_folder_above, "give '{1}'"),
     (on_another_machine, "a path from the folder '{0}', such as '0.png', got 'https://a.b/c%20d/0"),

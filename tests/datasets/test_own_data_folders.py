@@ -53,7 +53,7 @@ def test_damaged_images_are_refused(photos, refuse):
     (photos / 'cat/cat1.png').write_bytes((photos / 'cat/cat0.png').read_bytes()[:200])
     (photos / 'dog/dog3.png').write_bytes(b'')
     line = refuse('folders', photos)
-    assert has(line, f'refused 2 images that cannot be read: {photos}/cat/cat1.png (')
+    assert has(line, f'refused 2 images that cannot be read ... {photos}/cat/cat1.png (')
     assert f'{photos}/dog/dog3.png (the file is empty)' in line
 
 
@@ -82,20 +82,10 @@ def same_names(data, folders, step=0):
             photo(data / f'{folder}/{j + step * i}.png', seed=[i, j])
 
 
-@pytest.mark.parametrize(
-    ('folders', 'step'),
-    [(('cat', 'dog'), 0), (('mask', 'no mask'), 7), (('cat', 'dog', 'owl'), 0)],
-    ids=str,
-)
-def test_two_class_folders_with_the_same_file_names_are_noted(tmp_path, table, folders, step):
-    """A class of the name "mask" is one if the other classes have other files; of three folders,
-    the images are numbered.
-    """
+def test_a_class_called_mask_has_other_files(tmp_path, table):
     pytest.importorskip('mmpretrain')
-    data = tmp_path / 'data'
-    same_names(data, folders, step)
-    wanted = f'class folders with the same file names: are they images and masks?: {data}/cat'
-    assert (wanted in table('folders', data)) == (folders == ('cat', 'dog'))
+    same_names(tmp_path / 'data', ('mask', 'no mask'), 7)
+    assert 'data accepted' in table('folders', tmp_path / 'data')
 
 
 def test_one_image_in_two_classes_is_noted(photos, table):

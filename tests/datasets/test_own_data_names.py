@@ -81,7 +81,7 @@ FORMS = [coco, instances, voc, yolo, masks, folders]
 def test_a_name_that_mmengine_substitutes_is_refused(form, name, refuse, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = refuse(*form(tmp_path, name.replace('/', '|')))
-    assert 'mmengine substitutes in configs: rename it' in line
+    assert 'mmengine substitutes in configs: rename' in line
     assert not (tmp_path / 'mine.py').exists() and not (tmp_path / 'ran').exists()
 
 

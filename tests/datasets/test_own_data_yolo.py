@@ -79,8 +79,9 @@ def test_layouts_of_data_yaml(yolo, table):
     ('values', 'fault'),
     [
         (dict(names='{1: cat}'), 'the keys of names'),
-        (dict(names='[yes, no]'), 'must be text, got True; YAML reads yes, no,'),
-        (dict(names='[cat, ~]'), 'must be text, got None'),
+        (dict(names='[cat, ]]'), 'is not YAML'),
+        (dict(names='[cat, ~]'), "must be text, got '~'"),
+        (dict(names='[cat, [dog]]'), "must be text, got ['dog']"),
         (dict(names='[cat]\nnc: 2'), 'has nc: 2 and 1 names'),
         (dict(names='[cat, dog]\nkpt_shape: [17, 3]'), 'is of keypoints'),
         (dict(train='none'), "names 'none', but there is none of"),

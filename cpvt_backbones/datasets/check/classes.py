@@ -5,7 +5,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -14,10 +14,35 @@ from ..report import Fault, Report
 from ..shapes import is_number
 from .objects import read_id
 
+LONGEST_NAME = 200
+SIDE_WORDS = re.compile(r'(?<![a-z])(left|right|links|rechts|gauche|droite)(?![a-z])')
+NO_TEXT = ('Cc', 'Cs', 'Zl', 'Zp')  # control characters, surrogates, separators of lines
 RARE = 0.1  # of the objects of a class: a class of fewer with nearly its name is noted
 LONG = 6  # letters, of which one other is noted for any number of objects
 ALIKE = 0.85  # of the letters, by difflib
 MOST_NAMES = 200  # that are compared with each other
+
+
+def check_name(name: str) -> None:
+    """``Fault`` for the name of a class that configs, lists or pictures cannot hold."""
+    if '{{' in name:
+        reason = 'class names with {{, which mmengine substitutes in configs: rename them'
+    elif len(name) > LONGEST_NAME:
+        reason = f'class names of more than {LONGEST_NAME} characters'
+    elif any(unicodedata.category(letter) in NO_TEXT for letter in name):
+        reason = 'class names with line breaks, control characters or invalid Unicode'
+    else:
+        return
+    raise Fault('refused', reason, f'{name[:60]!r}')
+
+
+def refuse_names(names: Iterable[str], report: Report, where: str) -> None:
+    """Report the names that :func:`check_name` does not accept."""
+    for name in names:
+        try:
+            check_name(name)
+        except Fault as fault:
+            report.add_fault(fault, where)
 
 
 def check_categories(part: Part, report: Report) -> None:
@@ -33,6 +58,7 @@ def check_categories(part: Part, report: Report) -> None:
             report.add_fault(
                 fault, f'{part.source}: {category.get("name") or f"category {number}"}'
             )
+    refuse_names([category['name'] for category in categories], report, part.source)
     if not all(isinstance(category['id'], int) for category in categories):
         report.add('altered', 'category ids that are no integers are replaced', part.source)
         _renumber(part, categories)
@@ -144,9 +170,21 @@ def list_classes(parts: Sequence[Part], report: Report) -> None:
         for kind, found in zip(('training', 'validation'), counts, strict=False):
             numbers.append(f'{found[name]} {kind} {unit}')
         report.classes.append(f'{index:7} {name}: {", ".join(numbers)}')
+    _note_sides(names, report)
     for name, other in similar_names({name: total[name] for name in names}):
         where = f'{name} ({total[name]} {unit}), {other} ({total[other]} {unit})'
         report.add('note', 'classes with nearly equal names: are they one?', where)
+
+
+def _note_sides(names: Sequence[str], report: Report) -> None:
+    """Note names of left and right: flips of the training swap them."""
+    for name in names:
+        if SIDE_WORDS.search(name.lower()):
+            reason = (
+                'classes of left or right, which the flips of the training swap: set prob=0 of'
+                ' RandomFlip in the config'
+            )
+            report.add('note', reason, name)
 
 
 def _count(part: Part) -> Counter[str]:
@@ -154,7 +192,8 @@ def _count(part: Part) -> Counter[str]:
         return Counter(image['label'] for image in part.coco['images'])
     names = {category['id']: category['name'] for category in part.coco['categories']}
     # A category that is not there is refused.
-    return Counter(names.get(one['category_id'], '') for one in part.coco['annotations'])
+    objects = [one for one in part.coco['annotations'] if not one.get('iscrowd')]
+    return Counter(names.get(one['category_id'], '') for one in objects)
 
 
 def similar_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -227,6 +266,7 @@ def classes_of(parts: Sequence[Part]) -> list[str]:
 
 def check_labels(parts: Sequence[Part], report: Report) -> None:
     """Refuse classes without a training image; note those without a validation image."""
+    refuse_names(classes_of(parts), report, str(parts[0].root))
     train, val = ({image['label'] for image in part.coco['images']} for part in parts)
     for label in sorted(val - train):
         report.add('refused', 'classes without a training image', label)

@@ -1,12 +1,13 @@
 """The one gate between a user's data and a config: what is used, skipped, altered or refused."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from cpvt_backbones.value_range import ValueRange
 
 from ..dataset import Coco, Part, join, part_of
-from ..files import split
+from ..files import path_problem, split
 from ..read.images import ImageFacts, inspect_images
 from ..report import Fault, Report
 from .classes import (
@@ -33,6 +34,7 @@ def check(
     outlines: bool = False,
     added: Part | None = None,
     value_range: ValueRange | None = None,
+    skip_damaged: bool = False,
 ) -> list[Part]:
     """Check data as read, and split them.
 
@@ -43,13 +45,17 @@ def check(
         outlines: Refuse objects without polygons or RLE.
         added: More training data.
         value_range: How images of more than 8 bits are read.
+        skip_damaged: Leave out images that cannot be read, with their labels; else they are
+            refused.
 
     Returns:
         Training and validation data. Sizes are upright, image ids are integers, boxes lie in their
         image, categories are sorted by id and the same in both.
     """
     given = [*parts, added] if added else parts
-    checked, facts = check_parts(given, report, decode=decode, value_range=value_range)
+    checked, facts = check_parts(
+        given, report, decode=decode, value_range=value_range, skip_damaged=skip_damaged
+    )
     for part in checked:
         _check_outlines(part, report, required=outlines)
     extra = checked.pop() if added else None
@@ -103,6 +109,7 @@ def check_parts(
     *,
     decode: bool = True,
     value_range: ValueRange | None = None,
+    skip_damaged: bool = False,
 ) -> tuple[list[Part], Facts]:
     """The rules of :func:`check` alone: no split, and the report is not finished.
 
@@ -111,6 +118,7 @@ def check_parts(
         report: Gets every image and label that is skipped, altered or refused.
         decode: Decode every image; else only headers are read.
         value_range: See :func:`check`.
+        skip_damaged: See :func:`check`.
 
     Returns:
         The checked parts, without what is skipped or refused, and the facts of their images.
@@ -120,12 +128,13 @@ def check_parts(
         part.root / image['file_name']: None for part in checked for image in part.coco['images']
     }
     facts = inspect_images([*paths], decode=decode, value_range=value_range)
+    outcome = 'skipped' if skip_damaged else 'refused'
     has_objects = all('annotations' in part.coco for part in checked)
     for part in checked:
         if has_objects:
             check_categories(part, report)
             link_objects(part, report)
-        _check_files(part, facts, report)
+        _check_files(part, facts, report, unread=outcome)
         if has_objects:
             check_objects(part, report)
     if has_objects:
@@ -138,31 +147,40 @@ def _check_entries(part: Part, report: Report) -> Part:
     """Images with a name and an id of their own."""
     report.read['images'] += len(part.coco['images'])
     images = []
-    names: set[str] = set()
+    owners: dict[str, str] = {}  # of the real path of each file
     ids: set[int | str] = set()
     for number, image in enumerate(part.coco['images'], 1):
         try:
-            _check_entry(image, names, ids)
+            file = _check_entry(image, part.root, owners, ids)
             if 'annotations' not in part.coco:
                 _check_listed(image['file_name'])
         except Fault as fault:
             report.add_fault(fault, f'{part.source}: {image.get("file_name") or f"image {number}"}')
             continue
-        names.add(image['file_name'])
+        owners[file] = image['file_name']
         ids.add(image['id'])
         images.append(image)
     return Part({**part.coco, 'images': images}, part.root, part.source)
 
 
-def _check_entry(image: Coco, names: set[str], ids: set[int | str]) -> None:
+def _check_entry(
+    image: Coco, root: Path, owners: Mapping[str, str], ids: Container[int | str]
+) -> str:
+    """The real path of an image, which no other entry has; ids are not those of ``ids``."""
     name = image.get('file_name')
     if not isinstance(name, str) or not name:
         raise Fault('refused', 'images without file_name')
+    if problem := path_problem(name):
+        raise Fault('refused', 'file names that are no paths', problem)
     key = image['id'] = read_id(image, 'id', 'images')
-    if name in names:
-        raise Fault('refused', 'images that are listed twice')
+    # In class folders, links to one file are noted elsewhere.
+    path = os.path.abspath(root / name) if 'label' in image else os.path.realpath(root / name)
+    if path in owners:
+        other = owners[path]
+        raise Fault('refused', 'images that are listed twice', '' if other == name else other)
     if key in ids:
         raise Fault('refused', 'images with the id of another', f'id {key!r}')
+    return path
 
 
 def _check_listed(name: str) -> None:
@@ -176,7 +194,7 @@ def _check_listed(name: str) -> None:
         raise Fault('refused', reason, repr(name))
 
 
-def _check_files(part: Part, facts: Facts, report: Report) -> None:
+def _check_files(part: Part, facts: Facts, report: Report, *, unread: str) -> None:
     """Leave out images that cannot be read or whose size is wrong, with their objects."""
     objects: dict[int | str, list[Coco]] = {image['id']: [] for image in part.coco['images']}
     for one in part.coco.get('annotations', ()):
@@ -186,7 +204,10 @@ def _check_files(part: Part, facts: Facts, report: Report) -> None:
         path = part.root / image['file_name']
         try:
             if facts[path].fault:
-                raise Fault('refused', 'images that cannot be read', facts[path].fault)
+                reason = 'images that cannot be read'
+                if unread == 'refused':
+                    reason += ' (--skip-damaged leaves them out, with their labels)'
+                raise Fault(unread, reason, facts[path].fault)
             if 'annotations' in part.coco and 'mask' not in image:
                 check_size(image, facts[path], objects[image['id']], report, str(path))
             else:
@@ -269,5 +290,10 @@ def _count_used(parts: Sequence[Part], report: Report) -> None:
         if 'annotations' in part.coco:
             with_objects = {one['image_id'] for one in part.coco['annotations']}
             empty = len(part.coco['images']) - len(with_objects)
+            ignored = sum(one['iscrowd'] for one in part.coco['annotations'])
             report.used[f'{name} images without objects'] += empty
-            report.used[f'{name} objects'] += len(part.coco['annotations'])
+            report.used[f'{name} objects'] += len(part.coco['annotations']) - ignored
+            report.used[f'{name} regions to ignore'] += ignored
+            if name == 'validation' and ignored == len(part.coco['annotations']):
+                reason = 'validation images without any object: a training prints no score'
+                report.add('note', reason, part.source)

@@ -20,6 +20,7 @@ from ..read.masks import (
     rgb_of,
 )
 from ..report import Report
+from .classes import refuse_names
 
 LARGEST = 254  # class index
 RARE = 1e-4  # of all pixels: a value that must be named
@@ -134,6 +135,8 @@ def find_classes(
     kept = [i for i, value in enumerate(order) if value not in left_out]
     table = {order[i]: new for new, i in enumerate(kept)}
     names = [named.names[i] if named else _default_name(order[i]) for i in kept]
+    if named:
+        refuse_names(names, report, str(named.file))
     _list_classes(values, names, table, report)
     refuse_shares(values, names, table, left_out, report)
     if not coloured:  # grey images are stored as RGB, too

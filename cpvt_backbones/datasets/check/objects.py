@@ -8,12 +8,14 @@ from typing import Any
 from ..dataset import Coco, Part
 from ..report import Fault, Report
 from ..shapes import (
+    FAR,
     ROUNDING,
     Box,
     area_of_outline,
     box_of_outline,
     can_be_decoded,
     clip_box,
+    is_far,
     is_number,
     is_polygon,
     is_rle,
@@ -318,6 +320,9 @@ def _check_outline(one: Coco, image: Coco, has_box: bool, report: Report, where:
             return None
         reason = 'polygons of fewer than three points, or of no finite numbers, are left out'
         report.add('altered', reason, where)
+    for points in good:
+        if is_far(points, (image['width'], image['height'])):
+            raise Fault('refused', f'polygons of points more than {FAR} image sides away')
     return good or None
 
 

@@ -1,6 +1,7 @@
 """Choose scale, anchors, tiles and schedule from checked data. Nothing is read or written here."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ CLASS_MAP_SIDE = 480  # px, the most of a segmentor's longer side, and of its cr
 # px of a segmentor's thinnest class, below which tiles are cut: the finest stride of its features
 TOO_THIN = 4
 VANISHING = 4  # px of an object in training, half the finest stride, below which it is named
+DETECTIONS = 100  # of an image, in mmdet's configs
 SHRUNK = 0.8  # of the px in the images: a class that keeps more gains little by tiles
 CROPS = (112, 160, 224)  # px, sides that a classifier is trained at
 
@@ -161,8 +163,30 @@ def object_settings(task: str, parts: Sequence[Part], *, suffix: str = '.jpg') -
         fields['ratios'] = anchor_ratios(parts[0].coco)
     else:
         fields['anchor'] = float(np.clip(small * factor / 4, 2, 8))  # times the stride of 4
+    fields['detections'] = detections_of(parts)
+    if fields['detections']:
+        remarks.append(
+            f'{most_objects(parts)} objects in an image: the config predicts up to'
+            f' {fields["detections"]}, and keeps the checkpoint of the best mAP_50, because'
+            " COCO's mAP counts 100 an image"
+        )
     classes = [category['name'] for category in parts[0].coco['categories']]
     return Settings(parts, classes, fields, about, remarks, infer, tiles)
+
+
+def most_objects(parts: Sequence[Part]) -> int:
+    """The most objects of an image."""
+    counts = Counter[tuple[int, int]]()
+    for number, part in enumerate(parts):
+        for one in part.coco['annotations']:
+            counts[number, one['image_id']] += not one['iscrowd']
+    return max(counts.values(), default=0)
+
+
+def detections_of(parts: Sequence[Part]) -> int | None:
+    """Predictions that an image of many objects needs; ``None`` if mmdet's 100 are enough."""
+    most = most_objects(parts)
+    return None if 2 * most <= DETECTIONS else math.ceil(2 * most / 100) * 100
 
 
 def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:

@@ -1,4 +1,8 @@
-"""Tiles of large images, and the sizes that call for them."""
+"""Tiles of large images, and the sizes that call for them.
+
+``sahi.slicing`` is not used for boxes: it leaves out RLE outlines, takes regions to ignore for
+objects, and leaves small parts of objects as background.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,6 +1,7 @@
 """Read a COCO JSON file as it is; :mod:`..check` judges what is in it."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from urllib.parse import unquote
 from cpvt_backbones.errors import InputError
 
 from ..dataset import Coco, Part
-from ..files import LEFT_OUT, files_in
+from ..files import LEFT_OUT, files_in, path_problem, read_bytes
 from ..report import Report
 
 LISTS = ('images', 'annotations', 'categories')
@@ -29,6 +30,16 @@ def read_coco(file: Path, images: Path) -> Part:
         raise InputError(
             f'data: {file} is no COCO JSON: it must be an object with the keys {LISTS}'
         )
+    _check_lists(content, file)
+    for image in content['images']:
+        if isinstance(image.get('file_name'), str):
+            image['file_name'] = with_slashes(image['file_name'])
+    _check_root(content['images'], file, images)
+    return Part(content, images, str(file))
+
+
+def _check_lists(content: Coco, file: Path) -> None:
+    """``InputError`` unless there are lists of images, annotations and categories."""
     for key in LISTS:
         entries = content.get(key)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -36,11 +47,6 @@ def read_coco(file: Path, images: Path) -> Part:
                 f'data: {file} is no COCO JSON: {key!r} must be a list of objects, got'
                 f' {entries!r:.60}'
             )
-    for image in content['images']:
-        if isinstance(image.get('file_name'), str):
-            image['file_name'] = with_slashes(image['file_name'])
-    _check_root(content['images'], file, images)
-    return Part(content, images, str(file))
 
 
 def with_slashes(name: str) -> str:
@@ -51,7 +57,8 @@ def with_slashes(name: str) -> str:
 def sample_names(entries: Sequence[Coco]) -> list[str]:
     """About ``SAMPLE`` names of images, with slashes."""
     names = [entry.get('file_name') for entry in entries]
-    found = [with_slashes(name) for name in names if isinstance(name, str)]
+    texts = [name for name in names if isinstance(name, str) and not path_problem(name)]
+    found = [with_slashes(name) for name in texts]
     return found[:: len(names) // SAMPLE + 1]
 
 
@@ -80,8 +87,12 @@ def _check_root(entries: Sequence[Coco], file: Path, images: Path) -> None:
 def read_json(file: Path) -> Any:
     """The content of a JSON file; ``InputError`` if it is none."""
     try:
-        return json.loads(file.read_bytes())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        return json.loads(read_bytes(file))
+    except RecursionError:
+        raise InputError(f'data: {file} is not read: its JSON is nested too deep') from None
+    except InputError:
+        raise
+    except ValueError as error:  # also of numbers of more than 4300 digits
         raise InputError(f'data: {file} is not JSON: {error}') from None
 
 
@@ -93,23 +104,31 @@ def read_predictions(folder: Path) -> Part:
             not absolute start from the current folder, as when they were predicted.
     """
     content, found = (read_json(folder / name) for name in PREDICTIONS)
+    is_listed = isinstance(content, dict) and isinstance(found, list)
+    if not is_listed or not all(isinstance(one, dict) for one in found):
+        raise InputError(f'data: {folder} has no {" and ".join(PREDICTIONS)} of tools/infer.py')
     if not found:
         raise InputError(f'data: {folder} has no predictions: predict with a lower score_thr')
     if not all('bbox' in one for one in found):
         raise InputError(f'data: {folder} must have predictions of boxes')
     for number, one in enumerate(found, 1):
         one['id'] = number
-    return Part(dict(content, annotations=found), Path.cwd(), str(folder))
+    merged = dict(content, annotations=found)
+    _check_lists(merged, folder / PREDICTIONS[0])
+    return Part(merged, Path.cwd(), str(folder))
 
 
 def note_unlisted(parts: Sequence[Part], report: Report) -> None:
     """Note images in the folders of COCO files that no entry names."""
-    listed = {
-        part.root / str(image.get('file_name')) for part in parts for image in part.coco['images']
-    }
+    listed = set()
+    for part in parts:
+        for image in part.coco['images']:
+            name = str(image.get('file_name'))
+            if not path_problem(name):
+                listed.add(os.path.realpath(part.root / name))
     for folder in {part.root for part in parts}:
         for name in files_in(folder, Report()):
-            if folder / name not in listed:
+            if os.path.realpath(folder / name) not in listed:
                 report.add('note', 'images that no JSON file lists', f'{folder}/{name}')
 
 

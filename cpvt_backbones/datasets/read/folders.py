@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from PIL import Image
+
 from ..dataset import Coco, Part
-from ..files import IMAGE_FOLDERS, MASK_FOLDERS, TRAIN, VALIDATION, files_in, is_written
+from ..files import TRAIN, VALIDATION, files_in, is_image_folder, is_mask_folder, is_written
 from ..report import Report
 
 # Folders of which classes may have the names, too: 'mask' of people, 'image' of documents.
 MAYBE_CLASSES = ('mask', 'gt', 'image', 'images', 'photos')
+SAMPLE, FEW_VALUES = 5, 32  # images, and values of a mask
 ALIKE = 0.8  # of the names in the smaller of two folders: they belong together
 
 
@@ -60,7 +63,7 @@ def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report
         is_certain = name.lower() not in MAYBE_CLASSES or name in alike
         if is_certain and is_mask_folder(name):
             masks.append(places[name])
-        elif is_certain and name.lower() in IMAGE_FOLDERS:
+        elif is_certain and is_image_folder(name):
             pictures.append(places[name])
     if masks or pictures:
         first = pictures[0] if pictures else f'{folder}/IMAGES'
@@ -72,20 +75,28 @@ def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report
         )
         for place in [*pictures, *masks]:
             report.add('refused', reason, place)
-    elif len(alike) == 2:  # of more folders, the images are numbered
+    elif len(alike) == 2 and any(_look_like_masks(images, name, folder) for name in alike):
         reason = 'class folders with the same file names: are they images and masks?'
         report.add('note', reason, ', '.join(places[name] for name in sorted(alike)))
+
+
+def _look_like_masks(images: Sequence[Coco], label: str, folder: Path) -> bool:
+    """True if the first images of a class folder have few values, of one number a pixel."""
+    names = [image['file_name'] for image in images if image['label'] == label][:SAMPLE]
+    for name in names:
+        try:
+            with Image.open(folder / name) as image:
+                if image.mode not in ('1', 'L', 'P') or image.getcolors(FEW_VALUES) is None:
+                    return False
+        except Exception:  # a damaged file; the check says so
+            return False
+    return True
 
 
 def _is_secondary(place: str) -> bool:
     """True for VOC's and LabelMe's folders of instances and of pictures of masks."""
     name = PurePosixPath(place).name.lower()
     return 'object' in name or 'visual' in name
-
-
-def is_mask_folder(name: str) -> bool:
-    """True for names such as ``labels`` and VOC's ``SegmentationClassPNG``."""
-    return name.lower() in MASK_FOLDERS or name.lower().startswith('segmentation')
 
 
 def _with_equal_names(stems: Mapping[str, set[str]]) -> set[str]:

@@ -16,12 +16,13 @@ from rich.progress import track
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference import ImageError, read_image
-from cpvt_backbones.inference.images import IMAGE_FORMATS
+from cpvt_backbones.inference.images import DECODING_BYTES, IMAGE_FORMATS, file_problem, misread
 from cpvt_backbones.value_range import DTYPES, ValueRange, ValueRangeError, open_raster, size_of
 
 from ..dataset import Part
 
 Size = tuple[int, int]  # width and height, px
+WORKERS = min(8, os.cpu_count() or 1)  # images that are decoded at a time
 SUBFILE_TAG = 254  # of TIFF: not 0 for overviews and masks
 HASH_SIDE = 16
 OF_8_BITS = (0, 255)
@@ -66,8 +67,7 @@ def inspect_images(
             return inspect_range(path, value_range)
         return inspect_image(path, decode=decode)
 
-    workers = min(8, os.cpu_count() or 1)
-    with any_size(), ThreadPoolExecutor(workers) as pool:
+    with any_size(), ThreadPoolExecutor(WORKERS) as pool:
         results = track(pool.map(inspect, paths), description='images', total=len(paths))
         return dict(zip(paths, results, strict=True))
 
@@ -83,16 +83,34 @@ def any_size() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = limit
 
 
+def too_large(size: Size) -> str:
+    """Why an image of this width and height is not decoded: training would need the memory; or ''.
+
+    Images of any size that fits are decoded: as many at a time as there are processors.
+    """
+    memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    needed = size[0] * size[1] * DECODING_BYTES
+    if needed * WORKERS <= memory / 2:
+        return ''
+    return (
+        f'{size[0]} x {size[1]} px take {needed / 1e9:.2g} GB of memory to decode; this machine'
+        f' has {memory / 1e9:.2g} GB for {WORKERS} images at a time: cut it into parts'
+    )
+
+
 def inspect_image(path: Path, *, decode: bool = True) -> ImageFacts:
     """Facts of one image; a fault of the file is in ``fault``, nothing is raised."""
+    if problem := file_problem(path):
+        return ImageFacts(fault=problem)
     if path.suffix.lower() == '.npy':
         return ImageFacts(fault=_why_not_read(path))
-
     try:
         with path.open('rb') as file, Image.open(file, formats=IMAGE_FORMATS) as image:
             stored = image.size
+            if problem := too_large(stored):
+                return ImageFacts(fault=problem)
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-            fault = _other_bands(image)
+            fault = _other_bands(image) or misread(image)
             alpha = decode and not fault and _is_transparent(image)
             frames = count_frames(image) if decode else 1
     except Exception:  # Pillow raises OSError, SyntaxError, struct.error and others
@@ -189,6 +207,8 @@ def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
 def inspect_range(path: Path, value_range: ValueRange) -> ImageFacts:
     """Facts of an image that is read by its bands and its range of values."""
     try:
+        if problem := file_problem(path) or too_large(size_of(path)):
+            return ImageFacts(fault=problem)
         with open_raster(path) as raster:
             pixels = value_range.select(raster)
         image = value_range.convert(pixels, raster.nodata, raster.masked)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,31 @@ from ..report import Fault, Report
 from ..shapes import box_of_outline, rle_of
 from .masks import COLOUR, GREY, IGNORE, NODATA, in_one_piece, pair_masks, read_mask
 
-NO_OBJECT = (0, IGNORE, COLOUR, COLOUR + GREY * IGNORE)  # black and white, as index and as colour
+NO_OBJECT = (0, COLOUR)  # black, as index and as colour
+# Index and colour of borders between objects, and of pixels that nobody labelled.
+BORDERS = (IGNORE, COLOUR + GREY * IGNORE)
 Outlines = list[tuple[str, Any]]  # class and RLE of each object
+
+
+@dataclass
+class Numbered:
+    """The objects of an image.
+
+    Args:
+        size: Width and height of its masks, px; ``None`` if they cannot be read.
+        outlines: Objects.
+        borders: Pixels of 255 or white, which may be objects.
+        whole: True if the last object is in one piece; ``None`` without objects.
+        binary: A mask of 0 and 255 only, if there is one.
+        deep: A mask has values above 255.
+    """
+
+    size: tuple[int, int] | None = None
+    outlines: Outlines = field(default_factory=list)
+    borders: Outlines = field(default_factory=list)
+    whole: bool | None = None
+    binary: Path | None = None
+    deep: bool = False
 
 
 def read_instances(
@@ -23,7 +47,8 @@ def read_instances(
 ) -> Part:
     """Objects of masks in which each object has a value or colour of its own, as COCO JSON.
 
-    0 and 255, black and white are no objects.
+    0 and black are no objects. 255 and white are none, which is noted; but 255 is one if a mask
+    of the set has greater values.
 
     Args:
         images: Folder of images.
@@ -43,15 +68,17 @@ def read_instances(
             found[picture][name] = folder / mask
     entries: list[Coco] = []
     objects: list[Coco] = []
-    for picture, (size, outlines) in _read_all(found, report).items():
+    for picture, numbered in _read_all(found, report).items():
         paths = found[picture]
         if not paths:
             if len(folders) > 1:
                 report.add('refused', 'images without a mask', f'{images}/{picture}')
             continue
         mask = str(next(iter(paths.values())))
-        entries.append(dict(id=len(entries) + 1, file_name=picture, mask=mask, mask_size=size))
-        for name, outline in outlines:
+        entries.append(
+            dict(id=len(entries) + 1, file_name=picture, mask=mask, mask_size=numbered.size)
+        )
+        for name, outline in numbered.outlines:
             one: Coco = dict(category_id=names.index(name) + 1, image_id=len(entries))
             one |= dict(segmentation=outline, bbox=box_of_outline(outline))
             objects.append(dict(one, id=len(objects) + 1))
@@ -73,14 +100,11 @@ def _folders(masks: Path, names: Sequence[str]) -> dict[str, Path]:
     )
 
 
-def _read_all(
-    found: Mapping[str, Mapping[str, Path]], report: Report
-) -> dict[str, tuple[tuple[int, int] | None, Outlines]]:
-    """Size of the masks (``None`` if they cannot be read) and objects of each image."""
-    results: dict[str, tuple[tuple[int, int] | None, Outlines]] = {}
-    single: list[tuple[str, bool]] = []  # masks of one object, and whether it is in one piece
+def _read_all(found: Mapping[str, Mapping[str, Path]], report: Report) -> dict[str, Numbered]:
+    """The objects of each image; 255 is one where masks have greater values."""
+    results: dict[str, Numbered] = {}
 
-    def read(masks: Mapping[str, Path]) -> Any:
+    def read(masks: Mapping[str, Path]) -> Numbered | Fault:
         try:
             return _read_masks(masks)
         except Fault as fault:
@@ -89,42 +113,64 @@ def _read_all(
     with ThreadPoolExecutor() as pool:
         answers = track(pool.map(read, found.values()), description='masks', total=len(found))
         for (name, masks), answer in zip(found.items(), answers, strict=True):
-            where = ', '.join(map(str, masks.values()))
             if isinstance(answer, Fault):
-                report.add_fault(answer, where)
-                answer = None, [], None
-            size, outlines, whole = answer
-            results[name] = size, outlines
-            if len(outlines) == 1 and whole is not None:
-                single.append((where, whole))
-    if all(len(outlines) < 2 for _, outlines in results.values()):
-        pieces = [where for where, whole in single if not whole]
-        if len(pieces) > len(single) / 5:
-            reason = 'masks of one value in several pieces: these are class maps, form masks'
-            for where in pieces:
-                report.add('refused', reason, where)
+                report.add_fault(answer, ', '.join(map(str, masks.values())))
+                answer = Numbered()
+            results[name] = answer
+    deep = any(one.deep for one in results.values())
+    for name, one in results.items():
+        where = ', '.join(map(str, found[name].values()))
+        if deep:
+            one.outlines += one.borders
+        elif one.binary:
+            reason = 'masks of 0 and 255 only: these are class maps, form masks'
+            report.add('refused', reason, str(one.binary))
+        elif one.borders:
+            reason = (
+                'masks with pixels of 255 or white, which are borders and no objects: number'
+                ' objects otherwise'
+            )
+            report.add('note', reason, where)
+    _refuse_class_maps(results, found, report)
     return results
 
 
-def _read_masks(masks: Mapping[str, Path]) -> tuple[tuple[int, int] | None, Outlines, bool | None]:
-    """Size of the masks of an image, its objects, and whether the last is in one piece."""
-    size = None
-    outlines: Outlines = []
-    whole = None
+def _refuse_class_maps(
+    results: Mapping[str, Numbered], found: Mapping[str, Mapping[str, Path]], report: Report
+) -> None:
+    """Refuse masks of one value in several pieces, if no image has two objects."""
+    if any(len(one.outlines) > 1 for one in results.values()):
+        return
+    single = {name: one for name, one in results.items() if one.outlines and one.whole is not None}
+    pieces = [name for name, one in single.items() if not one.whole]
+    if len(pieces) > len(single) / 5:
+        reason = 'masks of one value in several pieces: these are class maps, form masks'
+        for name in pieces:
+            report.add('refused', reason, ', '.join(map(str, found[name].values())))
+
+
+def _read_masks(masks: Mapping[str, Path]) -> Numbered:
+    """The objects of the masks of an image."""
+    found = Numbered()
     for name, path in masks.items():
         codes, nodata, _ = read_mask(path)
-        if size not in (None, codes.shape[::-1]):
+        if found.size not in (None, codes.shape[::-1]):
             raise Fault('refused', 'masks of one image that differ in size', f'{path}')
-        size = codes.shape[::-1]
+        height, width = codes.shape
+        found.size = width, height
         values = np.unique(codes)
-        if {*values.tolist()} & {IGNORE, NO_OBJECT[3]} and len(values) <= 2:
-            reason = 'masks of 0 and 255 only: these are class maps, form masks'
-            raise Fault('refused', reason, f'{path}')
+        if {*values.tolist()} & {*BORDERS} and len(values) <= 2:
+            found.binary = path
+        indices = values[(values < NODATA) & (values != nodata)]
+        found.deep |= bool((indices > IGNORE).any())
         no_object = [*NO_OBJECT, NODATA]
         if nodata is not None:
             no_object.append(nodata)
-        for value in values[~np.isin(values, no_object)]:
+        for value in values[~np.isin(values, no_object)].tolist():
             where = codes == value
-            outlines.append((name, rle_of(where)))
-            whole = in_one_piece(where)
-    return size, outlines, whole
+            if value in BORDERS:
+                found.borders.append((name, rle_of(where)))
+                continue
+            found.outlines.append((name, rle_of(where)))
+            found.whole = in_one_piece(where)
+    return found

@@ -14,12 +14,13 @@ from PIL import Image, ImageOps
 from rich.progress import track
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.inference.images import file_problem
 from cpvt_backbones.value_range import DRIVERS, ValueRangeError, open_raster
 
 from ..dataset import Part
 from ..files import files_in, read_lines, stem
 from ..report import Fault, Report
-from .images import Size, count_frames
+from .images import Size, count_frames, too_large
 
 NUMBER = r'(\d{1,3})'
 NAME_FIRST = re.compile(rf'(.*\S)[\s,:]+{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}(?::.*)?')
@@ -272,13 +273,11 @@ def read_codes(path: Path, *, palette: bool = False) -> np.ndarray:
 
 def read_mask(path: Path, *, palette: bool = False) -> Mask:
     """As :func:`read_codes`, with what else the file says of its values."""
+    if problem := file_problem(path):
+        raise Fault('refused', 'masks that cannot be read (PNG and TIFF are accepted)', problem)
     try:
         with Image.open(path) as file:
-            if file.format in ('JPEG', 'MPO'):
-                raise Fault('refused', 'masks as JPEG, which changes their values: use PNG')
-            pages = count_frames(file)
-            if pages > 1:
-                raise Fault('refused', 'masks of several pages: one is accepted', f'{pages} pages')
+            _check_file(file)
             mask = ImageOps.exif_transpose(file)
             if mask.mode == 'LA':
                 mask = mask.convert('L')
@@ -300,6 +299,17 @@ def read_mask(path: Path, *, palette: bool = False) -> Mask:
             raise Fault('refused', reason, str(error)) from None
         return Mask(*_as_codes(*other), [])
     return Mask(COLOUR + (red << 16) + (green << 8) + blue, None, [])
+
+
+def _check_file(file: Image.Image) -> None:
+    """``Fault`` for an open file that is no mask, or too large to decode."""
+    if problem := too_large(file.size):
+        raise Fault('refused', 'masks too large to decode', problem)
+    if file.format in ('JPEG', 'MPO'):
+        raise Fault('refused', 'masks as JPEG, which changes their values: use PNG')
+    pages = count_frames(file)
+    if pages > 1:
+        raise Fault('refused', 'masks of several pages: one is accepted', f'{pages} pages')
 
 
 def _colours_of(mask: Image.Image) -> list[tuple[int, ...]]:

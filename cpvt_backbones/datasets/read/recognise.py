@@ -9,7 +9,16 @@ from typing import Any
 
 from cpvt_backbones.errors import InputError
 
-from ..files import IMAGE_FOLDERS, MASK_FOLDERS, TRAIN, VALIDATION, files_in, is_written, must_exist
+from ..files import (
+    TRAIN,
+    VALIDATION,
+    files_in,
+    is_image_folder,
+    is_mask_folder,
+    is_written,
+    must_exist,
+    read_bytes,
+)
 from ..report import Report
 from .coco import LISTS, read_json, sample_names
 from .yolo import NAME_FILES, YAML, find_yaml
@@ -101,7 +110,7 @@ def _files(folder: Path, suffix: str) -> list[Path]:
 def _voc_file(folder: Path) -> list[Path]:
     for file in _files(folder, '.xml')[:1]:
         try:
-            tag = ET.parse(file).getroot().tag
+            tag = ET.fromstring(read_bytes(file)).tag
         except ET.ParseError:
             tag = 'annotation'  # the reader says what is wrong
         if tag == 'annotation':
@@ -197,8 +206,8 @@ def _masks_form(folder: Path) -> Form | None:
         for path in sorted(folder.iterdir())
         if path.is_dir() and not path.name.startswith('.') and not is_written(path)
     ]
-    images = [path for path in children if path.name.lower() in IMAGE_FOLDERS]
-    masks = [path for path in children if path.name.lower() in MASK_FOLDERS]
+    images = [path for path in children if is_image_folder(path.name)]
+    masks = [path for path in children if is_mask_folder(path.name)]
     if len(images) == len(masks) == 1 and len(children) == 2:
         return Form('masks', [images[0], masks[0]])
     return None
@@ -245,12 +254,14 @@ def _of_json(file: Path) -> str | None:
 
 def _of_xml(file: Path) -> str | None:
     try:
-        return 'CVAT' if ET.parse(file).getroot().tag == 'annotations' else None
+        return 'CVAT' if ET.fromstring(read_bytes(file)).tag == 'annotations' else None
     except ET.ParseError:
         return None
 
 
 def _of_csv(file: Path) -> str | None:
+    if not file.is_file():
+        return None
     with file.open(encoding='utf-8-sig', errors='replace') as stream:
         heading = stream.readline(1000).lower()
     if 'region_shape_attributes' in heading:

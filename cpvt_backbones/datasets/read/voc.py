@@ -10,7 +10,7 @@ from rich.progress import track
 from cpvt_backbones.errors import InputError
 
 from ..dataset import Coco, Part
-from ..files import TRAIN, VALIDATION, files_in, read_lines, stem
+from ..files import TRAIN, VALIDATION, files_in, read_bytes, read_lines, stem
 from ..report import Fault, Report
 
 MASK_FOLDERS = ('SegmentationClass', 'SegmentationObject')  # VOC's own
@@ -123,11 +123,13 @@ def _nearest(label: str, images: Sequence[str]) -> list[str]:
 def _read_file(file: Path, report: Report) -> tuple[Coco, list[Coco]]:
     """Width and height that the file names (0 if it names none), and its objects."""
     try:
-        root = ET.parse(file).getroot()
+        root = ET.fromstring(read_bytes(file))
         size = {key: int(float(root.findtext(f'size/{key}') or 0)) for key in ('width', 'height')}
     except ET.ParseError as error:
         raise Fault('refused', 'files that are not XML', str(error)) from None
-    except ValueError as error:
+    except InputError as error:
+        raise Fault('refused', 'label files that cannot be read', str(error)) from None
+    except (OverflowError, ValueError) as error:  # inf is one of a number
         raise Fault('refused', 'sizes that are no numbers', str(error)) from None
     objects = []
     for number, element in enumerate(root.iter('object'), 1):

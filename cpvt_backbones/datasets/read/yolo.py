@@ -3,22 +3,28 @@ shares of the image's sides.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.progress import track
 
 from cpvt_backbones.errors import InputError
 
 from ..dataset import Coco, Part
-from ..files import LEFT_OUT, VALIDATION, files_in, read_lines
+from ..files import LEFT_OUT, VALIDATION, files_in, read_lines, read_text
 from ..report import Fault, Report
 from ..shapes import box_of_polygons
+from .coco import with_slashes
 from .images import Size, upright_size
 
 NAME_FILES = ('classes.txt', 'obj.names')
+NULLS = ('', '~', 'null', 'Null', 'NULL')  # of YAML
 SLACK = 0.01  # by which a share may exceed 0 to 1
 YAML = ('.yaml', '.yml')
 
@@ -37,16 +43,18 @@ def read_yolo(path: Path, report: Report) -> list[Part]:
         Training and validation data as data.yaml names them; else one part.
     """
     config = path if path.suffix in YAML else find_yaml(path)
+    polygons = False
     if config is None:
         names = _names_of_folder(path)
         groups = {str(path): [path / name for name in files_in(path, report)]}
     else:
         content = read_yaml(config)
         names = names_of_yaml(content, config)
+        polygons = content.get('task') == 'segment'
         groups = groups_of_yaml(content, config, report)
     parts = []
     for source, images in groups.items():
-        parts.append(_read_part(images, names, source, report))
+        parts.append(_read_part(images, names, source, report, polygons=polygons))
     return parts
 
 
@@ -61,59 +69,162 @@ def _names_of_folder(folder: Path) -> list[str]:
     )
 
 
-def _read_part(images: Sequence[Path], names: Sequence[str], source: str, report: Report) -> Part:
+def _read_part(
+    images: Sequence[Path],
+    names: Sequence[str],
+    source: str,
+    report: Report,
+    *,
+    polygons: bool = False,
+) -> Part:
+    """Images with their labels; ``polygons``: lines of six numbers or more are these."""
     paths = [Path(os.path.abspath(path)) for path in images]
     root = Path(os.path.commonpath([path.parent for path in paths]))
     entries: list[Coco] = []
     objects: list[Coco] = []
     used = set()
+    rows = Rows()
+    folders = Listings()
     for path in track(paths, description='YOLO'):
         entry = dict(id=len(entries) + 1, file_name=path.relative_to(root).as_posix())
         entries.append(entry)
         try:
-            file = label_file(path)
+            file = label_file(path, folders)
         except Fault as fault:
             report.add_fault(fault, str(path))
             continue
         used.add(file)
         size = upright_size(path)
-        if not file.is_file():
+        if file.exists() and not file.is_file():
+            report.add('refused', 'label files that are not regular files', str(file))
+        elif not file.is_file():
             report.add(
                 'note', 'images without a label file: taken as images without objects', str(path)
             )
         elif size != (0, 0):  # otherwise the check refuses the image
             entry.update(width=size[0], height=size[1])
-            for one in read_labels(file, size, len(names), report):
+            for one in read_labels(file, size, len(names), report, rows):
                 objects.append(dict(one, id=len(objects) + 1, image_id=entry['id']))
     if not any(file.is_file() for file in used):
         raise FileNotFoundError(
             f'data: none of the images of {source} has a label file, such as {min(used)}'
         )
-    for file in sorted(
-        {other for folder in {path.parent for path in used} for other in folder.glob('*.txt')}
-        - used
-    ):
-        if file.name not in NAME_FILES:
-            report.add('skipped', 'text files without an image', str(file))
+    if not polygons:
+        rows.report(report)
+    _note_unused(used, folders, report)
     categories = [dict(id=index, name=name) for index, name in enumerate(names)]
     return Part(dict(images=entries, annotations=objects, categories=categories), root, source)
 
 
-def label_file(image: Path) -> Path:
+class Listings:
+    """Text files of folders, found whatever the case of ``.txt`` and the form of their accents."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, dict[str, Path]] = {}
+
+    def text_files(self, folder: Path) -> list[Path]:
+        """Text files of a folder, sorted."""
+        return sorted(self._listed(folder).values())
+
+    def find(self, path: Path) -> Path:
+        """The text file that is there for a path; else the path."""
+        return path if path.is_file() else self._listed(path.parent).get(_key(path.stem), path)
+
+    def _listed(self, folder: Path) -> dict[str, Path]:
+        if folder not in self._known:
+            files = folder.iterdir() if folder.is_dir() else ()
+            texts = [file for file in files if file.suffix.lower() == '.txt']
+            self._known[folder] = {_key(file.stem): file for file in sorted(texts)}
+        return self._known[folder]
+
+
+def _note_unused(used: Collection[Path], folders: Listings, report: Report) -> None:
+    """Report text files without an image."""
+    for folder in sorted({path.parent for path in used}):
+        for file in folders.text_files(folder):
+            if file not in used and file.name not in NAME_FILES:
+                report.add('skipped', 'text files without an image', str(file))
+
+
+def _key(name: str) -> str:
+    """A name with each accented letter as one character, as programs write it in one or two."""
+    return unicodedata.normalize('NFC', name)
+
+
+@dataclass
+class Rows:
+    """Lines of a part that are read as polygons, and those that fit boxes with more behind them.
+
+    Args:
+        lengths: Numbers in each line of a polygon.
+        fitting: Place of each line whose first numbers are a box that holds the others.
+    """
+
+    lengths: Counter[int] = field(default_factory=Counter)
+    fitting: list[str] = field(default_factory=list)
+
+    def add(self, numbers: Sequence[float], where: str) -> None:
+        """A line of a polygon, without its class."""
+        self.lengths[len(numbers)] += 1
+        if is_box_with_more(numbers):
+            self.fitting.append(where)
+
+    def report(self, report: Report) -> None:
+        """Refuse lines that are all of one length, and all fit boxes with keypoints or scores."""
+        if len(self.lengths) != 1 or len(self.fitting) < self.lengths.total():
+            return
+        reason = (
+            'lines that fit boxes with keypoints, or with score and track: boxes are CLASS X Y'
+            ' WIDTH HEIGHT alone; if they are polygons, write task: segment to data.yaml'
+        )
+        for where in self.fitting:
+            report.add('refused', reason, where)
+
+
+def is_box_with_more(numbers: Sequence[float]) -> bool:
+    """True if the first four numbers are a box in its image that holds points behind it.
+
+    The points are x, y or x, y, visibility; points that are not labelled are 0, 0. Two numbers are
+    a score and a track of 0 or 1; lines of greater tracks are refused already.
+    """
+    x, y, width, height = numbers[:4]
+    sides = x - width / 2, y - height / 2, x + width / 2, y + height / 2
+    if min(width, height) <= 0 or min(sides) < -SLACK or max(sides) > 1 + SLACK:
+        return False
+    rest = numbers[4:]
+    if len(rest) == 2 and rest[1] in (0, 1):
+        return True
+    for step in (2, 3):
+        points = [rest[index : index + step] for index in range(0, len(rest), step)]
+        if len(points[-1]) == step and all(_is_keypoint(point, sides) for point in points):
+            return True
+    return False
+
+
+def _is_keypoint(point: Sequence[float], sides: Sequence[float]) -> bool:
+    x, y = point[:2]
+    if len(point) == 3 and point[2] not in (0, 1, 2):
+        return False
+    left, top, right, bottom = sides
+    inside = left - SLACK <= x <= right + SLACK and top - SLACK <= y <= bottom + SLACK
+    return inside or x == y == 0
+
+
+def label_file(image: Path, folders: Listings) -> Path:
     """Where the labels of an image are: in ``labels`` beside ``images``, or beside the image."""
-    beside = image.with_suffix('.txt')
-    parts = [*beside.parts]
+    beside = folders.find(image.with_suffix('.txt'))
+    parts = [*image.with_suffix('.txt').parts]
     for index in range(len(parts) - 2, -1, -1):
         if parts[index] == 'images':
             parts[index] = 'labels'
-            apart = Path(*parts)
+            apart = folders.find(Path(*parts))
             if apart.is_file() and beside.is_file():
                 raise Fault('refused', 'images with two label files', f'{apart}, {beside}')
             return beside if beside.is_file() else apart
     return beside
 
 
-def read_labels(file: Path, size: Size, classes: int, report: Report) -> list[Coco]:
+def read_labels(file: Path, size: Size, classes: int, report: Report, rows: Rows) -> list[Coco]:
     """Annotations of a label file, without ids.
 
     Args:
@@ -121,18 +232,26 @@ def read_labels(file: Path, size: Size, classes: int, report: Report) -> list[Co
         size: Width and height of the image, px.
         classes: Number of classes.
         report: Gets lines that are refused.
+        rows: Gets lines of polygons.
     """
     found = []
     for number, line in enumerate(read_lines(file), 1):
+        where = f'{file}: line {number}'
         try:
-            found.append(_read_line(line, size, classes))
+            one, shares = _read_line(line, size, classes)
         except Fault as fault:
-            report.add_fault(fault, f'{file}: line {number}')
+            report.add_fault(fault, where)
+            continue
+        if 'segmentation' in one:
+            rows.add(shares, where)
+        found.append(one)
     return found
 
 
-def _read_line(line: str, size: Size, classes: int) -> Coco:
-    """An object of ``CLASS X Y WIDTH HEIGHT`` (of the centre), or ``CLASS X Y X Y X Y ...``."""
+def _read_line(line: str, size: Size, classes: int) -> tuple[Coco, list[float]]:
+    """An object of ``CLASS X Y WIDTH HEIGHT`` (of the centre), or ``CLASS X Y X Y X Y ...``; and
+    the numbers behind its class.
+    """
     words = line.split()
     try:
         numbers = [float(word) for word in words]
@@ -160,7 +279,7 @@ def _read_line(line: str, size: Size, classes: int) -> Coco:
         ]
     else:
         one.update(bbox=box_of_polygons([scaled]), segmentation=[scaled])
-    return one
+    return one, shares
 
 
 def find_yaml(folder: Path) -> Path | None:
@@ -180,13 +299,25 @@ def find_yaml(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def read_yaml(file: Path) -> dict[str, Any]:
-    """The content of a YAML file, without running anything; ``{}`` if it is no mapping."""
-    import yaml
+class _TextLoader(yaml.BaseLoader):
+    """Reads every value as text: 16:9, 007, 1.10 and no are names."""
 
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError('aliases (*name) are not accepted')
+        return super().compose_node(parent, index)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The content of a YAML file, all its values as they are written; ``{}`` if it is no mapping.
+
+    Aliases are refused: a few of them make gigabytes.
+    """
     try:
-        content = yaml.safe_load(file.read_text(encoding='utf-8-sig'))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        content = yaml.load(read_text(file), Loader=_TextLoader)  # runs nothing
+    except RecursionError:
+        raise InputError(f'data: {file} is not read: it is nested too deep') from None
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(f'data: {file} is not YAML: {error}') from None
     return content if isinstance(content, dict) else {}
 
@@ -197,24 +328,24 @@ def names_of_yaml(content: Mapping[str, Any], file: Path) -> list[str]:
         raise InputError(f'data: {file} is of keypoints; boxes and polygons are accepted')
     names = content.get('names')
     if isinstance(names, dict):
-        if {*names} != {*range(len(names))}:
+        wanted = [str(index) for index in range(len(names))]
+        if {*names} != {*wanted}:
             raise InputError(f'data: the keys of names in {file} must be 0, 1, ..., got {[*names]}')
-        names = [names[index] for index in range(len(names))]
+        names = [names[index] for index in wanted]
     if not isinstance(names, list) or not names:
-        raise InputError(f'data: {file} must have a list of names, got {names!r}')
+        raise InputError(f'data: {file} must have a list of names, got {names!r:.200}')
     for name in names:
-        if isinstance(name, bool) or not isinstance(name, (str, int, float)):
-            raise InputError(
-                f'data: the names in {file} must be text, got {name!r}; YAML reads yes, no, on and'
-                " off as true and false, so quote them: 'no'"
-            )
-    if content.get('nc', len(names)) != len(names):
-        raise InputError(f'data: {file} has nc: {content["nc"]} and {len(names)} names')
-    return [str(name) for name in names]
+        if not isinstance(name, str) or name in ('', '~'):
+            raise InputError(f'data: the names in {file} must be text, got {name!r:.200}')
+    count = content.get('nc')
+    if count and count != str(len(names)):
+        raise InputError(f'data: {file} has nc: {count!s:.200} and {len(names)} names')
+    return names
 
 
 def groups_of_yaml(content: Mapping[str, Any], file: Path, report: Report) -> dict[str, list[Path]]:
     """The images of training and validation, by the file and the key that name them."""
+    content = {key: None if value in NULLS else value for key, value in content.items()}
     keys = ['train', *(key for key in VALIDATION if content.get(key))][:2]
     groups = {}
     for key in keys:
@@ -254,8 +385,11 @@ def _locate(place: str, content: Mapping[str, Any], file: Path) -> Path:
 
     Also without a leading ``../``.
     """
-    bases = [file.parent / str(content.get('path') or ''), file.parent]
-    found = [base / name for base in bases for name in (place, place.removeprefix('../'))]
+    bases = [file.parent / with_slashes(str(content.get('path') or '')), file.parent]
+    names = [place, place.removeprefix('../')]
+    if '\\' in place:  # of Windows
+        names += [with_slashes(name) for name in (place, place.removeprefix('..\\'))]
+    found = [base / name for base in bases for name in names]
     for path in found:
         if path.exists():
             return path
@@ -263,7 +397,13 @@ def _locate(place: str, content: Mapping[str, Any], file: Path) -> Path:
     raise FileNotFoundError(f'data: {file} names {place!r}, but there is none of {tried}')
 
 
+def _listed(folder: Path, line: str) -> Path:
+    """The image of a line of a list, which Windows writes with backslashes."""
+    path = folder / line
+    return path if path.exists() or '\\' not in line else folder / with_slashes(line)
+
+
 def _images_of(place: Path, report: Report) -> list[Path]:
     if place.suffix == '.txt':
-        return [place.parent / line for line in read_lines(place)]
+        return [_listed(place.parent, line) for line in read_lines(place)]
     return [place / name for name in files_in(place, report)]

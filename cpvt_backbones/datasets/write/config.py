@@ -46,13 +46,13 @@ DETECTOR = """\
 anchors = dict(octave_base_scale={anchor:.3g}, ratios={ratios})
 model = dict(
     {backbone}{preprocessor}bbox_head=dict(num_classes=len(classes), anchor_generator=anchors),
-)
+{crowded})
 """
 INSTANCES = """heads = ('bbox_head', 'mask_head')
 model = dict(
     {backbone}{preprocessor}rpn_head=dict(anchor_generator=dict(scales=[{anchor:.3g}])),
     roi_head={{head: dict(num_classes=len(classes)) for head in heads}},
-)
+{crowded})
 """
 OBJECTS = """load_from = _base_.own_data.load_from
 train_pipeline = _base_.train_pipeline
@@ -67,7 +67,7 @@ train_set['data_prefix'] = dict(img=_base_.own_data.train_images)
 train_set['filter_cfg'] = None  # train on images without objects, too
 val_set = dict(data_root='', ann_file=_base_.own_data.val, metainfo=metainfo)
 val_set['data_prefix'] = dict(img=_base_.own_data.val_images)
-val_evaluator = dict(ann_file=_base_.own_data.val)
+val_evaluator = dict(ann_file=_base_.own_data.val{proposals})
 """
 SEGMENTOR = """void = 255
 model = dict(
@@ -128,7 +128,7 @@ ITERATIONS = """max_iters = {length}
 end = max(max_iters, 2)
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
 # At least five checkpoints, from which an interrupted training goes on.
-default_hooks = dict(checkpoint=dict(interval=min(500, max(1, max_iters // 5))))
+default_hooks = dict(checkpoint=dict(interval=min(500, max(1, max_iters // 5)){best}))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=end // 10 + 1),
     dict(type='CosineAnnealingLR', eta_min={least}, by_epoch=False, begin=end // 10 + 1, end=end),
@@ -189,7 +189,8 @@ def write_config(
     names = dict(stem=folder.name, recipe=RECIPE, texts=TEXTS, work_dir=work_dir(file))
     if task == 'segmentor':
         names |= AT_SCALE if numbers['whole'] else AT_OWN_SIZE
-    source = TEMPLATES[task].format(**numbers, **names)
+    names |= _crowded(task, numbers.get('detections'))
+    source = TEMPLATES[task].format(**{**numbers, **names})
     with atomic_write(file) as target:
         target.write(source.encode())
     try:
@@ -197,6 +198,26 @@ def write_config(
     except Exception:
         file.unlink()
         raise
+
+
+def _crowded(task: str, count: int | None) -> dict[str, str]:
+    """Fields of the template for images with many objects: ``count`` predictions an image."""
+    if count is None:
+        return dict(crowded='', proposals='', best='')
+    limits = f'nms_pre={max(1000, 5 * count)}, max_per_img={2 * count}'
+    crowded = f'    test_cfg=dict(nms_pre={max(1000, 5 * count)}, max_per_img={count}),\n'
+    metric = 'bbox'
+    if task == 'instance segmentor':
+        metric = 'segm'
+        crowded = (
+            f'    train_cfg=dict(rpn_proposal=dict({limits})),\n'
+            f'    test_cfg=dict(rpn=dict({limits}), rcnn=dict(max_per_img={count})),\n'
+        )
+    return dict(
+        crowded=crowded,
+        proposals=f', proposal_nums=(100, 300, {max(1000, count)})',
+        best=f", save_best='coco/{metric}_mAP_50'",
+    )
 
 
 def check_out(file: Path) -> None:

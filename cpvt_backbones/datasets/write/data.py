@@ -47,9 +47,13 @@ def write_list(names: Iterable[str], path: Path) -> str:
 
 
 def write_json(content: Any, path: Path, *, indent: int | None = None) -> Path:
-    """Write JSON; returns the absolute path."""
+    """Write JSON; returns the absolute path. ``InputError`` if it is nested too deep."""
+    try:
+        text = json.dumps(content, allow_nan=False, indent=indent)
+    except RecursionError:
+        raise InputError('data: labels with values that are nested too deep') from None
     with atomic_write(path) as file:
-        file.write(json.dumps(content, allow_nan=False, indent=indent).encode())
+        file.write(text.encode())
     return path.resolve()
 
 
