@@ -220,9 +220,7 @@ def _decide_and_write(
         settings = object_settings(request.task, parts, suffix=suffix)
         return settings, write_objects(settings, folder, value_range=value_range)
     target = folder / MAPS
-    missing = write_class_maps(
-        labels.masks, labels.values.table, parts, target, value_range=value_range
-    )
+    missing = write_class_maps(labels.masks, labels.values, parts, target, value_range=value_range)
 
     def read_written(name: str) -> np.ndarray:
         return read_map(target / f'{name}.png')
@@ -231,7 +229,7 @@ def _decide_and_write(
     first = open_scene(parts[0].root / parts[0].coco['images'][0]['file_name'], value_range)
     maps = ClassMaps(
         classes=labels.values.names,
-        counts=measure_maps(files),
+        counts=measure_maps(files, len(labels.values.names)),
         read=read_written,
         missing=missing,
         placed=first is not None and first.is_placed,

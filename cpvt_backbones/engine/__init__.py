@@ -12,7 +12,7 @@ from .by_size import PredictBySizeHook, predict_by_size
 from .deferred import defer
 from .durable import DurableCheckpointHook
 from .layer_decay import LayerDecayOptimWrapperConstructor
-from .loading import LoadRange
+from .loading import LoadClassMap, LoadRange
 from .sharding import ResumableFSDPStrategy, wrap_blocks
 from .training_checks import NotFiniteError, TrainingCheckHook
 from .valid_sizes import ValidSizes

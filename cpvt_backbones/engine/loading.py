@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from mmengine.registry import TRANSFORMS
+from PIL import Image
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.value_range import ValueRange, ValueRangeError
@@ -64,3 +66,46 @@ class LoadRange:
 
     def __repr__(self) -> str:
         return f'LoadRange({self.value_range})'
+
+
+@TRANSFORMS.register_module()
+class LoadClassMap:
+    """Reads class maps of 16 bits, of more than 255 classes, in a data pipeline of mmseg.
+
+    It takes the place of ``LoadAnnotations``, which reads 8 bits. The model's ``ignore_index`` and
+    ``seg_pad_val`` are then 65535, outside of the classes.
+
+    Examples:
+        ```python
+        train_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadClassMap')]
+        ```
+    """
+
+    def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
+        """Read the map of ``results['seg_map_path']``.
+
+        Args:
+            results: The dict of the pipeline, with ``seg_map_path`` and ``seg_fields``. An image
+                that is predicted has no map.
+
+        Returns:
+            A copy of the dict with ``gt_seg_map``, (H, W) uint16, listed in ``seg_fields``.
+
+        Raises:
+            InputError: The file is no image of one number a pixel.
+        """
+        path = results.get('seg_map_path')
+        if path is None:
+            return results
+        try:
+            with Image.open(path) as file:
+                classes = np.asarray(file)
+        except (OSError, SyntaxError) as error:
+            raise InputError(f'{path}: {error}') from error
+        if classes.ndim != 2:
+            raise InputError(f'{path}: one number a pixel is accepted, got {classes.shape}')
+        fields = [*results.get('seg_fields', ()), 'gt_seg_map']
+        return dict(results, gt_seg_map=classes.astype(np.uint16), seg_fields=fields)
+
+    def __repr__(self) -> str:
+        return 'LoadClassMap()'

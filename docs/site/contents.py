@@ -107,7 +107,7 @@ PAGES = {
         'preprocessors': Page(
             'Padded batches and many channels',
             'ValidSizesDetDataPreprocessor ValidSizesSegDataPreProcessor'
-            ' ValidSizesClsDataPreprocessor ValidSizes LoadRange',
+            ' ValidSizesClsDataPreprocessor ValidSizes LoadRange LoadClassMap',
         ),
         'distillation': Page(
             'Distillation and DETR', 'DistillationHead HardDistillation DETRWithPEG'

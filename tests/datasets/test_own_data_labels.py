@@ -153,6 +153,41 @@ def test_class_folders_may_have_the_same_file_names(table, tmp_path):
     assert 'are they images and masks' in table(tmp_path / 'photos')
 
 
+def test_three_hundred_classes(masks, table, call, tmp_path, monkeypatch):
+    """Maps of 16 bits, from the masks to the prediction."""
+    monkeypatch.chdir(tmp_path)
+    for i in range(5):
+        masks.put(f'{i}.png', [*range(300), 65535], dtype=np.uint16)
+    data = [*masks.arguments, *masks.classes('\n'.join(f'kind {i}' for i in range(300)))]
+    printed = table(*data, '--length', '1', '--ignore', '65535')
+    assert 'segmentor of 300 classes' in printed
+    written = masks.written()
+    assert {*written.ravel().tolist()} == {*range(300), 65535}
+    options = []
+    for part in ('train', 'val'):
+        options += [f'{part}_dataloader.num_workers=0', f'{part}_dataloader.persistent_workers=0']
+    call('train', 'mine.py', '--no-progress', '--cfg-options', *options)
+    call('infer', 'mine.py', 'work_dirs/mine/iter_1.pth', 'images', '--out-dir', 'out')
+    predicted = cv2.imread('out/pred/0.png', -1)
+    assert predicted.dtype == np.uint16 and predicted.shape == (HEIGHT, WIDTH)
+    assert (tmp_path / 'mine/sheet.jpg').is_file() and (tmp_path / 'out/vis/0.jpg').is_file()
+
+
+@pytest.mark.parametrize('count', [255, 256])
+def test_maps_of_more_than_255_classes_have_16_bits(count, masks, table, config):
+    names = masks.classes('\n'.join(f'kind {i}' for i in range(count)))
+    for i in range(5):
+        masks.put(f'{i}.png', range(count), dtype=np.uint16)
+    table(*masks.arguments, *names)
+    is_deep = count > 255
+    assert (masks.written().dtype == np.uint8) != is_deep
+    assert config().model.decode_head.ignore_index == (65535 if is_deep else 255)
+    assert masks.written().max() == count - 1
+    for part in ('train', 'test'):
+        steps = {step['type'] for step in config()[f'{part}_dataloader'].dataset.pipeline}
+        assert ('LoadClassMap' in steps) == is_deep == ('LoadAnnotations' not in steps)
+
+
 # -- COCO
 # --------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ CONFIGS = {
     'DurableCheckpointHook': ('engine.durable', 'mmengine', 'HOOKS', True),
     'ForwardMeter': ('analysis.resolution', 'mmengine', 'HOOKS', True),
     'LoadRange': ('engine.loading', 'mmengine', 'TRANSFORMS', True),
+    'LoadClassMap': ('engine.loading', 'mmengine', 'TRANSFORMS', True),
     'ValidSizesDetDataPreprocessor': ('engine.preprocessors', 'mmengine', 'MODELS', True),
     'ValidSizesSegDataPreProcessor': ('engine.preprocessors', 'mmengine', 'MODELS', True),
     'ValidSizesClsDataPreprocessor': ('engine.preprocessors', 'mmengine', 'MODELS', True),

@@ -190,7 +190,7 @@ def _refuse_values(
         compare_names(values, named, order, left_out, report)
     elif len(order) <= LARGEST + 1 and not refuse_instances(facts, report, of_colours):
         ask_about(values, order, left_out, report)
-    if len(order) > LARGEST + 1:
+    if len(order) > LARGEST + 1 and not named:
         most = max(values.pixels)
         reason = (
             f'more than {LARGEST + 1} classes: are these instance numbers, or were colours blended?'

@@ -12,6 +12,7 @@ from cpvt_backbones.errors import InputError
 
 from ..check.classes import classes_of
 from ..dataset import Coco, Part
+from ..read.masks import no_class_of
 from .tiles import TILE, Tiles, overlap_of, thinnest_of, tile_maps, tile_objects
 
 OBJECT = 16  # px that the smallest class gets at the scale of training
@@ -286,7 +287,7 @@ def map_settings(parts: Sequence[Part], maps: ClassMaps, *, suffix: str = '.jpg'
         remarks.append(f'{widths} in training (images of {max(scale)} px)')
     tiles: list[Tiles] = []
     if why:
-        tiles = _tiles_for_crops(parts, maps.read, suffix)
+        tiles = _tiles_for_crops(parts, maps, suffix)
         parts = _parts_of(tiles)
         fields = dict(whole=False, scale=(CLASS_MAP_SIDE, CLASS_MAP_SIDE), crop='scale')
         remarks = [f'{why}: {about_tiles(parts[0])}, in crops of {CLASS_MAP_SIDE} px']
@@ -303,14 +304,16 @@ def _largest_side(parts: Sequence[Part]) -> int:
     return max(max(image['width'], image['height']) for image in images)
 
 
-def _tiles_for_crops(
-    parts: Sequence[Part], read: Callable[[str], np.ndarray], suffix: str
-) -> list[Tiles]:
+def _tiles_for_crops(parts: Sequence[Part], maps: ClassMaps, suffix: str) -> list[Tiles]:
     """For training, tiles larger than the crops; for validation, as large."""
     training, validation = parts
+    no_class = no_class_of(len(maps.classes))
+    overlap, crop = TILE // 4, CLASS_MAP_SIDE
     return [
-        tile_maps(training, read, side=TILE, overlap=TILE // 4, suffix=suffix),
-        tile_maps(validation, read, side=CLASS_MAP_SIDE, suffix=suffix),
+        tile_maps(
+            training, maps.read, side=TILE, overlap=overlap, suffix=suffix, no_class=no_class
+        ),
+        tile_maps(validation, maps.read, side=crop, suffix=suffix, no_class=no_class),
     ]
 
 

@@ -252,5 +252,5 @@ def _widths(areas: np.ndarray, edges: np.ndarray) -> np.ndarray:
     total = edges.sum(axis=0)
     widths = np.full(len(total), np.inf)
     np.divide(2 * areas.sum(axis=0), total, out=widths, where=total > 0)
-    widths[IGNORE] = np.inf
+    widths[-1] = np.inf
     return widths

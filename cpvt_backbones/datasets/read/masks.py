@@ -384,16 +384,22 @@ def count_codes(codes: np.ndarray) -> dict[int, int]:
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-def translate(codes: np.ndarray, table: Mapping[int, int]) -> np.ndarray:
-    """Class of each pixel, uint8; ``IGNORE`` for values that are not in the table."""
+def no_class_of(count: int) -> int:
+    """Index of pixels without class in the maps of ``count`` classes: 255, or 65535 of 16 bits."""
+    return IGNORE if count <= IGNORE else INDICES - 1
+
+
+def translate(codes: np.ndarray, table: Mapping[int, int], no_class: int = IGNORE) -> np.ndarray:
+    """Class of each pixel, uint8 or uint16; ``no_class`` for values that are not in the table."""
+    kind = np.uint8 if no_class == IGNORE else np.uint16
     if codes.max() <= NODATA:
-        classes = np.full(NODATA + 1, IGNORE, np.uint8)
+        classes = np.full(NODATA + 1, no_class, kind)
         for value, index in table.items():
             if value < INDICES:
                 classes[value] = index
         return classes[codes]
     values, inverse = np.unique(codes, return_inverse=True)
-    classes = np.array([table.get(value, IGNORE) for value in values.tolist()], np.uint8)
+    classes = np.array([table.get(value, no_class) for value in values.tolist()], kind)
     return classes[inverse].reshape(codes.shape)
 
 
@@ -412,30 +418,33 @@ def in_one_piece(where: np.ndarray) -> bool:
 # --------------------------------------------------------------------------------------------------
 
 
-def measure_maps(maps: Sequence[Path]) -> list[np.ndarray]:
+def measure_maps(maps: Sequence[Path], count: int) -> list[np.ndarray]:
     """The counts of :func:`measure` of each file."""
 
     def measure_file(file: Path) -> np.ndarray:
-        return measure(read_map(file))
+        return measure(read_map(file), count)
 
     with ThreadPoolExecutor() as pool:
         return [*track(pool.map(measure_file, maps), description='widths', total=len(maps))]
 
 
 def read_map(file: Path) -> np.ndarray:
-    """A class map (H, W) that was written, uint8 or uint16."""
-    return np.asarray(Image.open(file))
+    """A class map (H, W) that was written: uint8, or uint16 of more than 255 classes."""
+    classes = np.asarray(Image.open(file))
+    return classes if classes.dtype == np.uint8 else classes.astype(np.uint16)
 
 
-def measure(classes: np.ndarray) -> np.ndarray:
-    """Pixels of each value of a class map (H, W), uint8, and pixel edges to others: (2, 256).
+def measure(classes: np.ndarray, count: int = IGNORE) -> np.ndarray:
+    """Pixels of each of ``count`` classes in a map (H, W), and pixel edges to others: (2, count +
+    1). The last are those of no class.
 
     The border of the map is no edge. That to pixels without class is one.
     """
-    counts = np.zeros((2, 256), np.int64)
-    counts[0] = np.bincount(classes.ravel(), minlength=256)
+    classes = np.where(classes == no_class_of(count), count, classes)
+    counts = np.zeros((2, count + 1), np.int64)
+    counts[0] = np.bincount(classes.ravel(), minlength=count + 1)
     for one, other in ((classes[:, 1:], classes[:, :-1]), (classes[1:], classes[:-1])):
         differ = one != other
         for side in (one, other):
-            counts[1] += np.bincount(side[differ], minlength=256)
+            counts[1] += np.bincount(side[differ], minlength=count + 1)
     return counts

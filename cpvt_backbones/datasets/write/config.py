@@ -21,6 +21,7 @@ from cpvt_backbones.weights import repository_file, shipped_weights
 
 from ..decide.weights import Pretrained
 from ..files import RECIPE
+from ..read.masks import IGNORE, no_class_of
 from .data import write_json
 
 TEXTS = 'data.json'  # beside the recipe
@@ -69,7 +70,7 @@ val_set = dict(data_root='', ann_file=_base_.own_data.val, metainfo=metainfo)
 val_set['data_prefix'] = dict(img=_base_.own_data.val_images)
 val_evaluator = dict(ann_file=_base_.own_data.val{proposals})
 """
-SEGMENTOR = """void = 255
+SEGMENTOR = """void = {void}
 model = dict(
     {backbone}data_preprocessor=dict({normalisation}seg_pad_val=void),
     decode_head=dict(num_classes=len(classes), ignore_index=void),
@@ -79,7 +80,7 @@ train_pipeline = _base_.train_pipeline
 {train_size}
 train_pipeline[3] = dict(type='RandomCrop', crop_size={crop}, cat_max_ratio=0.75, ignore_index=void)
 test_pipeline = _base_.test_pipeline
-{test_size}{loading}prefix = dict(img_path=_base_.own_data.images)
+{test_size}{loading}{deep}prefix = dict(img_path=_base_.own_data.images)
 prefix['seg_map_path'] = _base_.own_data.masks
 # The lists have the suffixes of the images; the map of a.jpg is a.jpg.png.
 options = dict(data_root='', data_prefix=prefix, img_suffix='', metainfo=dict(classes=classes))
@@ -96,6 +97,10 @@ AT_OWN_SIZE = dict(
     train_size="train_pipeline[2] = dict(type='Resize', scale_factor=1.0)  # the images' own scale",
     test_size='',
 )
+DEEP_MAPS = """load_map = dict(type='LoadClassMap')  # of 16 bits; mmseg's own reads 8
+train_pipeline[1] = load_map
+test_pipeline = [load_map if 'Annotations' in step['type'] else step for step in test_pipeline]
+"""
 CLASSIFIER = """model = dict(
     {backbone}head=dict({head}num_classes=len(classes)),
 )
@@ -189,6 +194,8 @@ def write_config(
     names = dict(stem=folder.name, recipe=RECIPE, texts=TEXTS, work_dir=work_dir(file))
     if task == 'segmentor':
         names |= AT_SCALE if numbers['whole'] else AT_OWN_SIZE
+        void = no_class_of(len(own_data['classes']))
+        names |= dict(void=str(void), deep='' if void == IGNORE else DEEP_MAPS)
     names |= _crowded(task, numbers.get('detections'))
     source = TEMPLATES[task].format(**{**numbers, **names})
     with atomic_write(file) as target:

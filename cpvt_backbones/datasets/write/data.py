@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.windows import open_scene
 from cpvt_backbones.value_range import ValueRange
 
+from ..check.masks import MaskClasses
 from ..dataset import Part
 from ..decide.settings import Settings
-from ..read.masks import IGNORE, MaskedImages, read_codes, translate
+from ..read.masks import MaskedImages, no_class_of, read_codes, translate
 from ..report import Report
 from .tiles import write_map_tiles, write_tiles
 
@@ -120,18 +121,18 @@ def write_labels(settings: Settings, folder: Path) -> dict[str, Any]:
 
 def write_class_maps(
     images: MaskedImages,
-    table: Mapping[int, int],
+    classes: MaskClasses,
     parts: Sequence[Part],
     target: Path,
     *,
     value_range: ValueRange | None = None,
 ) -> float:
     """Write ``<file name of the image>.png`` for each image of the parts: class indices, 255 for no
-    class.
+    class, or 65535 in 16 bits of more than 255 classes.
 
     Args:
         images: Images with masks.
-        table: Index of the class of each value of the masks.
+        classes: Of the masks.
         parts: The images that are used.
         target: Folder of the maps.
         value_range: How images of more than 8 bits are read.
@@ -142,18 +143,20 @@ def write_class_maps(
         The share of these in all pixels.
     """
 
+    no_class = no_class_of(len(classes.names))
+
     def write(name: str) -> np.ndarray:
         """Number of pixels without data, and of all."""
         codes = read_codes(images.masks[name], palette=images.palette)
-        classes = translate(codes, table)
-        height, width = classes.shape
+        indices = translate(codes, classes.table, no_class)
+        height, width = indices.shape
         scene = open_scene(images.part.root / name, value_range)
         missing = scene.missing((0, height), (0, width)) if scene else None
         if missing is not None:
-            classes[missing] = IGNORE
+            indices[missing] = no_class
         with atomic_write(target / f'{name}.png') as file:
-            Image.fromarray(classes).save(file, format='PNG')
-        return np.array([0 if missing is None else missing.sum(), classes.size])
+            Image.fromarray(indices).save(file, format='PNG')
+        return np.array([0 if missing is None else missing.sum(), indices.size])
 
     names = [image['file_name'] for part in parts for image in part.coco['images']]
     with ThreadPoolExecutor() as pool:

@@ -21,7 +21,7 @@ from cpvt_backbones.value_range import ValueRange
 
 from ..dataset import Coco
 from ..files import read_lines
-from ..read.masks import IGNORE
+from ..read.masks import no_class_of, read_map
 from ..shapes import mask_of, rle_of
 
 MOST = {'train': 8, 'val': 4}  # images
@@ -96,10 +96,8 @@ def _labelled(task: str, texts: dict[str, Any], part: str) -> list[Labelled]:
     lines = _spread(read_lines(Path(texts[part])), MOST[part])
     root = Path(texts['images'])
     if task == 'segmentor':
-        masks, no_class = Path(texts['masks']), len(texts['classes'])
-        return [
-            Labelled(root / line, _class_map(masks / f'{line}.png', no_class)) for line in lines
-        ]
+        masks, count = Path(texts['masks']), len(texts['classes'])
+        return [Labelled(root / line, _class_map(masks / f'{line}.png', count)) for line in lines]
     found = []
     for line in lines:
         name, _, index = line.rpartition(' ')
@@ -140,9 +138,10 @@ def _spread(items: Sequence[Any], count: int) -> list[Any]:
     return [items[round(index)] for index in chosen.tolist()]
 
 
-def _class_map(file: Path, no_class: int) -> dict[str, Any]:
-    classes = np.asarray(Image.open(file))
-    return dict(seg_map=np.where(classes == IGNORE, no_class, classes).astype(np.int64))
+def _class_map(file: Path, count: int) -> dict[str, Any]:
+    """A class map of ``count`` classes, in which no class is ``count``."""
+    classes = read_map(file)
+    return dict(seg_map=np.where(classes == no_class_of(count), count, classes).astype(np.int64))
 
 
 def _read(file: Path) -> np.ndarray | None:
