@@ -63,7 +63,7 @@ CASES = {
 
 
 @pytest.mark.parametrize('case', CASES)
-@pytest.mark.parametrize('form', ['coco', 'instances'])
+@pytest.mark.parametrize('form', ['coco', pytest.param('instances', marks=pytest.mark.full)])
 def test_values_of_coco(case, form, coco, refuse):
     change, words = CASES[case]
     coco.add_outlines()

@@ -153,6 +153,7 @@ def test_class_folders_may_have_the_same_file_names(table, tmp_path):
     assert 'are they images and masks' in table(tmp_path / 'photos')
 
 
+@pytest.mark.full
 def test_three_hundred_classes(masks, table, call, tmp_path, monkeypatch):
     """Maps of 16 bits, from the masks to the prediction."""
     monkeypatch.chdir(tmp_path)

@@ -183,6 +183,7 @@ def printed_tiles(printed):
     return int(re.search(r'trains on (\d+) tiles', printed)[1])
 
 
+@pytest.mark.full
 def test_predicted_class_maps_have_the_size_of_the_images(write, made, call, tmp_path):
     """After one iteration, by the commands that are printed; and by mmseg's sliding window."""
     pytest.importorskip('mmseg')
