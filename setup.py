@@ -36,7 +36,6 @@ EXTRAS = {
 EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 # demo/app.py, of a clone; scikit-image and scikit-learn have the photographs of its examples.
 EXTRAS['app'] = [*EXTRAS['all'], 'gradio>=6', 'scikit-image', 'scikit-learn']
-EXTRAS['ray'] = ['ray[data]>=2.40']
 EXTRAS['browser'] = [
     'playwright',
     'axe-playwright-python',

@@ -194,17 +194,6 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='when all shards have ended: make their results one',
     )
-    processes.add_argument(
-        '--ray',
-        choices=('parquet', 'json'),
-        help='by Ray Data, to files of this format in --out-dir',
-    )
-    processes.add_argument(
-        '--workers',
-        type=cli.positive,
-        metavar='N',
-        help="Ray's actors (default: one for each GPU or core)",
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -237,10 +226,6 @@ def _run(args: argparse.Namespace, config: str | None, checkpoint: str, images: 
     """Predict the images, or join what shards have written, and report."""
     from cpvt_backbones.inference import merge_shards
 
-    if args.ray:
-        _predict_with_ray(args, config, checkpoint, images)
-        print(f'{args.out_dir}: {_count(len(images))}')
-        return
     if args.merge:
         summary = merge_shards(images, args.out_dir)
     else:
@@ -302,24 +287,6 @@ def _predict(
         device = getattr(inferencer.predictor, 'device', None)
         print(f'time: {time.monotonic() - start:.1f} s' + (f' on {device}' if device else ''))
     return summary
-
-
-def _predict_with_ray(
-    args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Path]
-) -> None:
-    from ray_data import predict_with_ray
-
-    options = _options(args, config, checkpoint)
-    if config is None:
-        options |= dict(exported=os.path.abspath(checkpoint), runtime=args.runtime)
-    predict_with_ray(
-        options,
-        images,
-        out_dir=args.out_dir,
-        score_thr=args.score_thr,
-        file_format=args.ray,
-        workers=args.workers,
-    )
 
 
 def _report(args: argparse.Namespace, summary: 'Summary') -> None:

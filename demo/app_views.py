@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from example_images import examples
+from explain import FeatureExtractor, attention_layers, attention_map, principal_colours
 from matching import match
 from mmengine.config import Config
 from picture import largest_classes
 from PIL import Image, ImageDraw
 
-from cpvt_backbones.analysis import attention_maps
-from cpvt_backbones.analysis.features import FeatureExtractor, principal_colours
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor, read_image
 from cpvt_backbones.inference.drawing import draw_prediction
 from cpvt_backbones.inference.predictions import Prediction
@@ -91,7 +90,7 @@ def explain(
     """
     rgb = read_upload(file)
     shown = Image.fromarray(fit(rgb, SHOWN))
-    images = model.extractor.normalise([fit(rgb, (side, side))])
+    images = model.extractor.normalise(fit(rgb, (side, side)))
     height, width = images.shape[2:]
     with torch.no_grad():
         levels = model.extractor(images)
@@ -100,17 +99,15 @@ def explain(
     for (level,) in sorted(levels, key=lambda one: abs(log2(width / one.shape[3] / 16))):
         caption = f'{width} x {height} px as {level.shape[2]} x {level.shape[1]} places'
         features.append((_enlarge(principal_colours(level), shown.size), caption))
-    layers = [*attention_maps.attention_layers(model.extractor)]
+    layers = [*attention_layers(model.extractor)]
     if not layers:
         return features, None, 'The backbone has no attention layers.'
     layer = layers[round(depth / 100 * (len(layers) - 1))]
     x, y = int(across / 100 * (width - 1)), int(down / 100 * (height - 1))
     try:
-        found = attention_maps.attention_weights(model.extractor, images, layer)
-        query = attention_maps.query_at(found, x=x, y=y, height=height, width=width)
+        weights = attention_map(model.extractor, images, layer, x=x, y=y)
     except ValueError as error:
         return features, None, f'No attention is shown: {error}.'
-    weights = attention_maps.map_of_query(found, query)[0].mean(0)  # of the heads
     strength = _enlarge((weights / weights.max()).sqrt(), shown.size)
     dark = Image.blend(shown, Image.new('RGB', shown.size), 0.55)
     picture = Image.composite(Image.new('RGB', shown.size, 'darkorange'), dark, strength)

@@ -127,15 +127,9 @@ PAGES = {
             ' scale_test_images',
         ),
         'costs': Page(
-            'Costs and equivariance',
-            'complexity_against_size measure_equivariance',
-            'ComplexityRow build_model explicit_attention EquivarianceRow measure_invariance',
-        ),
-        'features': Page(
-            'Attention maps and features',
-            'attention_weights FeatureExtractor',
-            'AttentionWeights attention_layers map_of_query query_at cell_side load_picture'
-            ' principal_colours channel_norm',
+            'Costs',
+            'complexity_against_size',
+            'ComplexityRow build_model explicit_attention',
         ),
     },
 }

@@ -84,7 +84,7 @@ LAST = {'| type in a signature |': 'types', 'Loading has ': 'steps', 'The module
 FURTHER = '## Further names\n\nHelpers of the names above.\n\n'
 ROOMS = ('backbones', 'layers', 'checkpoints', 'inference', 'export', 'engine', 'weights')
 # Rooms whose modules are imported one by one.
-ANALYSES = ('complexity', 'resolution', 'image_size', 'equivariance', 'attention_maps', 'features')
+ANALYSES = ('complexity', 'resolution', 'image_size')
 MODULES = {'analysis': ANALYSES}
 
 

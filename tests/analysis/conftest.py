@@ -140,10 +140,3 @@ def trained(tmp_path, monkeypatch):
         return path, checkpoint
 
     return build
-
-
-@pytest.fixture
-def photo(tmp_path):
-    """File of an image of 61 x 37 px."""
-    Image.fromarray(picture(0, 37, 61)).save(tmp_path / 'photo.png')
-    return tmp_path / 'photo.png'

@@ -177,11 +177,6 @@ def test_photographs_are_refused_by_a_model_of_other_bands(small_model, call, pr
     assert 'photo.png: band 13 is missing: the file has 3' in printed()
 
 
-@pytest.mark.parametrize('tool', ['feature_maps', 'attention_maps'])
-def test_tools_that_show_rgb_features_refuse_other_images(small_model, refused, tool):
-    assert 'cfg reads images by LoadRange' in refused(tool, *small_model, 'photo.png')
-
-
 def test_the_page_refuses_models_of_other_images(small_model):
     for package in ('skimage', 'sklearn'):
         pytest.importorskip(package)

@@ -171,7 +171,7 @@ def test_features_and_attention(app, views, file, monkeypatch):
         assert features[0][1] == '128 x 96 px as 8 x 6 places'
     _, other, text = views.explain(app.models[SEGMENTOR], image, 128, 100, 0, 0)
     assert 'blocks.11.attn' in text and other != attention
-    monkeypatch.setattr(views.attention_maps, 'attention_layers', lambda model: {})
+    monkeypatch.setattr(views, 'attention_layers', lambda model: {})
     features, attention, text = views.explain(app.models[CLASSIFIER], image, 128, 0, 0, 0)
     assert len(features) == 1 and attention is None and 'has no attention layers' in text
 

@@ -20,10 +20,7 @@ from cpvt_backbones.weights import find_shipped
 
 # By module: classes, functions and methods.
 EXAMPLES = {
-    'analysis.attention_maps': ['attention_layers', 'attention_weights', 'cell_side'],
     'analysis.complexity': ['complexity_against_size'],
-    'analysis.equivariance': ['measure_equivariance', 'measure_invariance'],
-    'analysis.features': ['FeatureExtractor', 'principal_colours'],
     'analysis.image_size': ['TestSize', 'scale_test_images'],
     'analysis.resolution': ['good_sizes'],
     'backbones.archs': ['list_archs'],

@@ -18,7 +18,7 @@ pytest.importorskip('mmpretrain')
 
 TOOLS = (
     *('infer', 'test', 'export', 'train_resume', 'train_load_from', 'convert_checkpoint'),
-    *('publish_checkpoint', 'attention_maps', 'feature_maps', 'resolution_sweep', 'equivariance'),
+    *('publish_checkpoint', 'resolution_sweep'),
 )
 FEW = ('half', 'not_a_dict', 'hostile_0')
 
@@ -65,7 +65,6 @@ def files(tmp_path_factory):
 
 def arguments_of(tool, config, file, image, out):
     model, models = [config, file], ['--models', f'a={config}:{file}']
-    few = ['--size', '32', '--shifts', '0', '--out']
     return dict(
         infer=['infer', *model, image, '--out-dir', out],
         test=['test', *model, '--work-dir', out],
@@ -74,10 +73,7 @@ def arguments_of(tool, config, file, image, out):
         train_load_from=['train', config, '--work-dir', out, '--cfg-options', f'load_from={file}'],
         convert_checkpoint=['convert_checkpoint', file, out / 'out.pth', '--type', 'CPVT'],
         publish_checkpoint=['publish_checkpoint', file, out / 'out.pth'],
-        attention_maps=['attention_maps', *model, image, '--out-dir', out],
-        feature_maps=['feature_maps', *model, image, '--out', out / 'maps.csv'],
         resolution_sweep=['resolution_sweep', *models, '--sizes', '1', '--out', out / 'sweep.csv'],
-        equivariance=['equivariance', *models, *few, out / 'e.csv'],
     )[tool]
 
 

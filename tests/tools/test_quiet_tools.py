@@ -44,10 +44,6 @@ def commands(scenes, tmp_path):
         f'train {segmentor} {work}',
         f'test {classifier} {model} --work-dir tested',
         f'resolution_sweep --models a={classifier}:{model} --sizes 1 --out sweep.csv',
-        f'feature_maps {segmentor} work/iter_2.pth photo.png --out features.csv'
-        f' --cfg-options {options}',
-        f'attention_maps {classifier} {model} photo.png --query 9 9 --layers 0 --out-dir maps',
-        f'equivariance --models a={classifier}:{model} --size 32 --shifts 8 --out shifts.csv',
         f'get_flops {classifier} --shape 32 --memory',
         f'infer {classifier} {model} photo.png --out-dir out --device cpu',
         f'publish_checkpoint {model} published.pth',
