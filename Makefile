@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures setup demo app check test test-all test-gpu test-slow test-app test-site test-peers parity lint format matrix docs release clean always
+.PHONY: help pictures setup demo app check test test-all test-gpu test-slow test-app test-site test-peers parity lint format matrix tables docs release clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,19 @@ parity: $(PEERS)/.ready  ## measure the differences from timm, transformers, mm 
 
 matrix: $(READY)  ## run `make test` over versions of Python and torch (an hour); writes docs/install.md
 	$(BIN)/python tests/matrix.py $(ARGS)
+
+DOCS ?= docs
+SPEED = $(BIN)/python benchmarks/speed.py --suite
+
+tables:  ## write the tables of measurements in docs again, from their CSV files
+	$(SPEED) cpu --rounds 3 --out $(DOCS)/benchmarks/cpu.csv --docs $(DOCS)/speed.md $(DOCS)/benchmarks/details.md
+	$(SPEED) train --rounds 3 --out $(DOCS)/benchmarks/train.csv --docs $(DOCS)/benchmarks/details.md
+	$(SPEED) rope --rounds 3 --out $(DOCS)/benchmarks/rope.csv --docs $(DOCS)/rope.md
+	$(SPEED) allocator --rounds 3 --out $(DOCS)/benchmarks/allocator.csv
+	$(SPEED) export --rounds 3 --out $(DOCS)/benchmarks/export.csv
+	$(SPEED) gpu --rounds 2 --out $(DOCS)/benchmarks/gpu.csv
+	$(BIN)/python benchmarks/public_weights.py --docs $(DOCS)/weights.md
+	$(BIN)/python tests/reliability/report.py --docs $(DOCS)/reliability.md --recorded
 
 # Nothing is fetched but the packages; the site opens without a server: build/site/index.html.
 pictures: $(READY)  ## draw the pictures of README and docs again, from the models that ship

@@ -1,8 +1,5 @@
-"""The table of differences in docs/weights_reference.md: complete, within the bound, and what
-writes it.
-"""
+"""The table of differences in docs/weights_reference.md is complete, and its tool finds one."""
 
-import re
 import sys
 from pathlib import Path
 
@@ -30,30 +27,6 @@ def test_every_kind_of_weights_is_in_the_table(parity):
     names = pytest.importorskip('timm').list_models(pretrained=True)
     names = [name.split('.')[0] for name in names if public_backbone(f'timm://{name}')]
     assert {parity.family_of(name) for name in names} <= {row[1] for row in rows}
-
-
-def test_every_difference_is_within_the_bound(parity):
-    rows = parity.table_rows(parity.PAGE)
-    assert {row[2] for row in rows} == {*parity.environments(parity.PAGE)} == {*parity.PEERS}
-    for row in rows:
-        assert len(row) == len(parity.HEAD) and int(row[3]) > 0
-        assert float(row[4]) <= BOUND, row
-        for cell in row[5:]:
-            assert cell == 'not taken' or float(cell) <= BOUND, row
-
-
-def test_rows_of_other_peers_are_kept(parity, tmp_path):
-    page = tmp_path / 'page.md'
-    page.write_text('Before\n<!-- parity: begin -->\n<!-- parity: end -->\nAfter\n')
-    first, second = SOURCES[0].name, SOURCES[1].name
-    old = [second, 'B', 'one', '2', '1.0e-6', '0', 'not taken']
-    parity.write(page, 'one', [old], '1.0, a processor')
-    parity.write(page, 'two', [[first, 'A', 'two', '1', '0', '0', '0']], '3.1, a processor')
-    new = [first, 'A', 'two', '3', '0', '0', '1.1e-7']
-    parity.write(page, 'two', [new], '3.2, a processor')
-    assert parity.table_rows(page) == [new, old]
-    assert parity.environments(page) == dict(one='1.0, a processor', two='3.2, a processor')
-    assert re.match(r'Before\n.*\nAfter\n$', page.read_text(), re.DOTALL)
 
 
 def test_a_difference_is_found(parity):

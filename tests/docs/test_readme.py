@@ -1,36 +1,22 @@
-"""README: its length, its code, and its configs. The site's first page shows two of them."""
+"""Code of README, and what it says of its peers."""
 
 import re
 from ast import literal_eval
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from mmengine.hub import get_config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
-from PIL import ExifTags, Image
 from torch.optim import AdamW
 
-from benchmarks import report
-from benchmarks.cases import read_suite
 from cpvt_backbones import PyramidCPVT
 from cpvt_backbones.toolboxes import read_config
-from cpvt_backbones.weights import shipped_weights
 
 README = Path(__file__).parents[2] / 'README.md'
 TEXT = README.read_text(encoding='utf-8')
 BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
-
-# Rows of docs/benchmarks/details.md in the order of the suite, and their lines in the README.
-SPEED_ROWS = ("timm's DeiT-S", 'timm, 224 px', 'timm', 'mmseg', 'mmpretrain')
-README_ROWS = {'timm': "against timm's Twins", 'mmseg': "against mmseg's port"}
-SITE_ROWS = {'timm': "s an image | {} x timm's speed", 'mmseg': "{} x mmseg's"}
-
-
-def test_it_is_short():
-    assert len(TEXT.splitlines()) <= 120
 
 
 @pytest.mark.parametrize('toolbox', ['mmdet', 'mmseg'])
@@ -75,77 +61,6 @@ def test_the_other_code_runs():
             exec(block, values)
             (shown,) = re.findall(r'^# (\(.+\))$', block, re.MULTILINE)
             assert tuple(tuple(one.shape) for one in values['maps']) == literal_eval(shown)
-
-
-def test_the_configs_have_the_form_of_the_guide():
-    """Each is the first part of one of docs/own_config.md, without its own classes."""
-    guide = (README.parent / 'docs/own_config.md').read_text(encoding='utf-8')
-    configs = [block for block in BLOCKS if '_base_' in block]
-    assert len(configs) == 2
-    for block in configs:
-        (whole,) = (
-            text
-            for text in re.findall(r'^```python\n(.+?)^```', guide, re.DOTALL | re.MULTILINE)
-            if block.splitlines()[1] in text.splitlines()
-        )
-        lines = {line.rstrip('),') for line in whole.splitlines()}
-        assert {line.rstrip('),') for line in block.splitlines()[1:]} <= lines
-
-
-FIGURES = README.parent / 'docs/figures'
-SHEETS = sorted(FIGURES.glob('sheet*.webp'))
-
-
-@pytest.mark.parametrize('picture', SHEETS, ids=lambda path: path.name)
-def test_a_sheet_of_labels_has_no_ground(picture):
-    """White between or below the images would stand out on a dark page."""
-    with Image.open(picture) as image:
-        alpha = np.asarray(image.convert('RGBA'))[..., 3]
-    columns = alpha.max(axis=0)
-    assert (alpha == columns).all()  # images fill the height
-    assert columns[[0, -1]].all() and (columns == 0).sum() in (8, 16, 24)  # px between them
-
-
-@pytest.mark.parametrize(
-    'picture', sorted({*FIGURES.glob('*.webp')} - {*SHEETS}), ids=lambda path: path.name
-)
-def test_a_picture_is_of_the_weights_that_ship(picture):
-    """`make pictures` draws it again."""
-    with Image.open(picture) as image:
-        name, sha256 = image.getexif()[ExifTags.Base.ImageDescription].split()
-    assert shipped_weights()[name].sha256 == sha256
-
-
-def test_the_picture_of_a_prediction_is_of_the_weights_that_ship():
-    """`make pictures` draws it again."""
-    with Image.open(README.parent / 'docs/figures/vis.jpg') as image:
-        name, sha256 = image.info['comment'].decode().split()
-    assert shipped_weights()[name].sha256 == sha256
-
-
-def test_speeds_are_those_of_the_csv_files():
-    """Tables of two pages on speed, the rows of the README, and a line of the site's first page."""
-    names = ('docs/benchmarks/details.md', 'README.md', 'docs/site/index.md', 'docs/speed.md')
-    pages = [(README.parent / name).read_text() for name in names]
-    pages[2] = ' '.join(pages[2].split())
-    _, ratios = read_suite('allocator')
-    kept, returned = (
-        report.read_rows(README.parent / f'docs/benchmarks/{name}.csv')
-        for name in ('cpu', 'allocator')
-    )
-    for ratio, row in zip(ratios, SPEED_ROWS, strict=True):
-        values = [ratio.values(rows) for rows in (kept, returned)]
-        texts = [f'{one.median():.2f} ({one.min():.2f}-{one.max():.2f})' for one in values]
-        assert f'| {row} | {texts[0]} | {texts[1]} |' in pages[0]
-        if readme := README_ROWS.get(row):
-            line = next(line for line in pages[1].splitlines() if readme in line)
-            assert re.findall(r'\d\.\d\d', line) == [text[:4] for text in texts]
-            assert SITE_ROWS[row].format(texts[0][:4]) in pages[2]
-    (milliseconds,) = re.findall(
-        r"^\| PyramidCPVT-S, 800 x 1344 \| timm's .*? \| [\d.]+ \| (\d+)", pages[3], re.M
-    )
-    assert f'CPU, {int(milliseconds) / 1000:.1f} s an image' in pages[1]
-    assert f'800 x 1344 px, CPU, {int(milliseconds) / 1000:.1f} s an image' in pages[2]
 
 
 def test_what_it_says_of_its_peers():
