@@ -48,6 +48,9 @@ FAMILIES = [
     'vit_pe_spatial_gigantic_patch14_448',
     'vit_pe_lang_large_patch14_448',
     'eva02_tiny_patch14_336',
+    'vit_large_patch16_radio_v3',
+    'vit_so400m_patch16_radio_v4',
+    'vit_giant_patch14_reg1_tipsv2',
 ]
 
 

@@ -109,6 +109,9 @@ def test_a_rotary_encoding_that_no_key_shows_is_asked_for(name, encoding, more, 
     torch.save(theirs.state_dict(), tmp_path / 'mine.pth')
     with pytest.raises(ValueError, match=rf"position: \[.*mode='{encoding}'\)\] .* or dict"):
         CPVT.from_pretrained(tmp_path / 'mine.pth', **more)
+    alone = CPVT.from_pretrained(tmp_path / 'mine.pth', position=dict(type='Learned'), **more)
+    notes = ' '.join(load_checkpoint(alone, tmp_path / 'mine.pth').notes)
+    assert f"need dict(type='RoPE', mode='{encoding}') beside the table" in notes
     position = [dict(type='Learned'), dict(type='RoPE', mode=encoding)]
     options = dict(position=position, out_type='raw', **more)
     ours = CPVT.from_pretrained(tmp_path / 'mine.pth', **options).eval()

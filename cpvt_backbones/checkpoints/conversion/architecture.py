@@ -16,7 +16,7 @@ from cpvt_backbones.layers.learned_table import prefix_tokens, table_layout
 
 from ..report import CheckpointError
 from .families import Family, recognise, stored_weights
-from .renaming import Parts, is_eva02, rename
+from .renaming import hidden_rotation, is_eva02, rename
 
 # The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
 _HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
@@ -30,6 +30,18 @@ _PYRAMID_HEADS: dict[tuple[int, ...], tuple[int, ...]] = {
 }
 _PVT_TABLE = dict(interpolation='bilinear', antialias=False)
 _DINOV2_TABLE = dict(antialias=False, offset=0.1)
+
+# What to ask for where a rotary encoding may stand beside the table.
+_HIDDEN = {
+    'pe': (
+        "[dict(type='Learned'), dict(type='RoPE', mode='pe')] (PE-Spatial, PE-Lang) or"
+        " dict(type='Learned') (a CLIP without its last norm)"
+    ),
+    'axial': (
+        "[dict(type='Learned'), dict(type='RoPE', mode='axial')] (timm's rope_ape) or"
+        " dict(type='Learned') (DeiT-III)"
+    ),
+}
 
 Weights = Mapping[str, Tensor]  # by this package's names
 
@@ -83,8 +95,8 @@ def recognise_architecture(
         result = Architecture('PyramidCPVT', family.name)
         _read_pyramid(weights, family, result)
     _read_position(weights, family, result, rope='eva' if is_eva02(parts) else None)
-    if result.backbone == 'CPVT' and (hidden := _hidden_rotation(parts)):
-        result.unclear['position'] = hidden
+    if result.backbone == 'CPVT' and (hidden := hidden_rotation(parts)):
+        result.unclear['position'] = _HIDDEN[hidden]
     _read_windows(weights, family, result)
     return result
 
@@ -236,23 +248,6 @@ def _rotation(mode: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         sides = size if isinstance(size, tuple) else (size, size)
         position['grid'] = tuple(side // patch for side in sides)
     return position
-
-
-def _hidden_rotation(parts: Parts) -> str:
-    """What to ask for where a rotary encoding may stand beside the table; '' where none may."""
-    if 'pos_embed.0' not in parts or any(name.startswith('rope') for name in parts):
-        return ''
-    table = "dict(type='Learned')"
-    scale = parts.get('blocks.0.ls1.gamma')
-    is_clip = 'norm_pre.weight' in parts
-    if is_clip and 'norm.weight' not in parts:
-        return (
-            f"[{table}, dict(type='RoPE', mode='pe')] (PE-Spatial, PE-Lang) or {table} (a CLIP"
-            ' without its last norm)'
-        )
-    if scale is not None and scale.keys[0].endswith('.gamma_1'):
-        return f"[{table}, dict(type='RoPE', mode='axial')] (timm's rope_ape) or {table} (DeiT-III)"
-    return ''
 
 
 def _is_pe_core(weights: Weights) -> bool:

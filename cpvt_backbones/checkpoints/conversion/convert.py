@@ -16,7 +16,7 @@ from cpvt_backbones.layers.position import PositionEncoding
 from ..report import CheckpointError, ConversionReport, shorten
 from .families import Recognised, recognise, stored_weights
 from .fitting import PEG, Fitted, fit
-from .renaming import Parts, Renamed, is_eva02, rename
+from .renaming import Parts, Renamed, hidden_rotation, is_eva02, rename
 
 # Keys that the model lacks are sorted by these three tables, in this order. A key in none of them
 # is a reason to refuse: nobody knows what it does to the outputs.
@@ -72,6 +72,19 @@ _CHOSEN = {
     r'norm\.': 'the model does not normalise its last block',
 }
 _UNKNOWN = 'not a part that this package knows, so it may change the outputs'
+# Notes on encodings that have no key, by mode.
+_HIDDEN_ROTATIONS = {
+    'pe': (
+        'the keys are those of a CLIP without its last norm, and of PE-Spatial and PE-Lang,'
+        ' whose rotary encoding has no key: weights of these two need'
+        " dict(type='RoPE', mode='pe') beside the table"
+    ),
+    'axial': (
+        "the keys are those of Meta's DeiT-III, and of timm's rope_ape models, whose rotary"
+        " encoding has no key: weights of these need dict(type='RoPE', mode='axial') beside the"
+        ' table'
+    ),
+}
 # What `allow_missing` may cover, besides the model's position encodings: parts that are added to
 # pretrained weights, to be trained. The outputs of the weights depend on all else.
 _NEW_PARTS = (
@@ -272,13 +285,9 @@ def _notes(source: Recognised, parts: Parts, model: nn.Module) -> list[str]:
             ' and this package normalise by ln2: weights that were trained in mmpretrain compute'
             ' something else here, until norm2 of each block is a copy of norm1'
         )
-    lacks_norm = 'norm_pre.weight' in parts and 'norm.weight' not in parts
-    if lacks_norm and 'pos_embed.grid_0' not in parts and 'pe' not in _rotations(model):
-        notes.append(
-            'the keys are those of a CLIP without its last norm, and of PE-Spatial and PE-Lang,'
-            ' whose rotary encoding has no key: weights of these two need'
-            " dict(type='RoPE', mode='pe') beside the table"
-        )
+    hidden = hidden_rotation(parts)
+    if hidden and 'pos_embed.grid_0' not in parts and hidden not in _rotations(model):
+        notes.append(_HIDDEN_ROTATIONS[hidden])
     return notes
 
 

@@ -72,6 +72,22 @@ def is_eva02(parts: Parts) -> bool:
     return bias.keys[0].endswith('.q_bias') and gate.keys[0].endswith('.fc1.weight')
 
 
+def hidden_rotation(parts: Parts) -> str:
+    """Mode of a rotary encoding without a key that may stand beside the table.
+
+    Returns:
+        ``'pe'`` for keys of a CLIP without its last norm, which PE-Spatial and PE-Lang have too
+        (arXiv 2504.13181); ``'axial'`` for those of Meta's DeiT-III, which timm's ``rope_ape``
+        models have too; ``''`` for other keys.
+    """
+    if 'pos_embed.0' not in parts or any(name.startswith('rope') for name in parts):
+        return ''
+    if 'norm_pre.weight' in parts and 'norm.weight' not in parts:
+        return 'pe'
+    scale = parts.get('blocks.0.ls1.gamma')
+    return 'axial' if scale is not None and scale.keys[0].endswith('.gamma_1') else ''
+
+
 def _join_biases(parts: Parts) -> tuple[dict[str, Part], dict[str, str]]:
     """Make ``qkv.bias`` of the biases of queries and values (BEiT, EVA, DINOv3), with none
     on keys. Return the weights, and the keys that were applied to others.
