@@ -195,6 +195,12 @@ def find_toolbox(cfg: Config) -> Toolbox:
     return toolbox
 
 
+def check_model(cfg: Config) -> None:
+    """Raise ``ValueError`` for a config without a model."""
+    if not isinstance(cfg.get('model'), dict):
+        raise InputError(f'the config {str(cfg.filename)!r} has no model: model = dict(type=...)')
+
+
 def check_options(cfg: Config, options: Collection[str]) -> None:
     """Refuse options, dotted names, that would have no effect on a config which has been read.
 

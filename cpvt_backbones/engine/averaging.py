@@ -82,14 +82,8 @@ class WarmupEMAHook(EMAHook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
         """Load the average when a training is resumed. Otherwise it starts from the model."""
-        if not runner._resume:
-            return
-        if 'ema_state_dict' in checkpoint:
+        if runner._resume:
             super().after_load_checkpoint(runner, checkpoint)
-        else:
-            runner.logger.warning(
-                'The checkpoint has no averaged weights: averaging starts again from its weights.'
-            )
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """With ``save_best``, evaluate the raw weights too; ``metrics`` becomes the better."""

@@ -216,8 +216,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         batch = samples_per_iteration(runner)
         self._to_skip = resume_data(runner, batch=batch)
         self._read_before = (runner.iter, self._to_skip * batch)
-        if self._schedule.differs(runner) or runner.iter != before:
-            self._schedule.rebuild(runner)
+        if self._schedule.follow(runner, moved=runner.iter != before):
             runner.logger.warning(
                 'resume: the learning rate schedule is not the one of the checkpoint; it is the '
                 f"config's, at iteration {runner.iter}: {shown_rates(runner)}"

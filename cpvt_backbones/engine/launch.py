@@ -28,7 +28,7 @@ from cpvt_backbones.checkpoints import (
 )
 from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, dicts_of, find_toolbox
+from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, check_model, dicts_of, find_toolbox
 
 from .class_names import check_runner_classes
 from .training_checks import TrainingCheckHook, check_heads
@@ -76,6 +76,7 @@ def train(
             are not those of their annotations, in the same order; the errors of
             :class:`DurableCheckpointHook`.
     """
+    check_model(cfg)
     if amp:
         use_amp(cfg, amp_dtype)
     elif get_device() == 'cpu':
@@ -263,6 +264,7 @@ def test(
             the test set's annotation file, its metric's, or a head.
     """
     toolbox = find_toolbox(cfg)
+    check_model(cfg)
     cfg.load_from = _to_load(checkpoint, 'checkpoint')
     if show_dir is not None:
         hook = {**cfg.get('default_hooks', {}).get('visualization', {}), **toolbox.visualization}

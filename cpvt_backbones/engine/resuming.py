@@ -4,12 +4,9 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-import torch
 from mmengine.dist import all_gather_object
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop, Runner
-
-from cpvt_backbones.checkpoints import CheckpointError
 
 from .repeatable import set_random_state
 
@@ -54,24 +51,42 @@ class Schedule:
     def _options(runner: Runner) -> Iterator[dict[str, Any]]:
         """Options of each group of parameters."""
         for _, wrapper in wrappers_of(runner):
-            for group in wrapper.optimizer.param_groups:
+            for group in wrapper.param_groups:
                 yield {key: value for key, value in group.items() if key != 'params'}
 
-    def differs(self, runner: Runner) -> bool:
-        """True if the resumed schedules, or options of the optimizer, are not those of the
-        config.
+    def follow(self, runner: Runner, *, moved: bool) -> bool:
+        """Let a resumed training go on by the config's schedule, whatever its checkpoint says.
+
+        A schedule that depends on metrics cannot be made again. It goes on from the checkpoint, if
+        its definition there is the config's.
+
+        Args:
+            runner: The training, resumed.
+            moved: Whether its iteration is not the checkpoint's.
+
+        Returns:
+            True if the checkpoint had other rates or another schedule.
         """
-        schedules = [one.state_dict() for one in _schedules(runner)]
-        pairs = [*zip(self._states, schedules, strict=True)]
-        pairs += zip(self._groups, self._options(runner), strict=True)
-        return any(not _same(_definition(left), _definition(right)) for left, right in pairs)
+        resumed = self._moments(runner)
+        if any(map(_needs_metrics, _schedules(runner))) and not moved:
+            own = [*self._states, *self._groups]
+            pairs = zip(own, resumed, strict=True)
+            if all(_same(_definition(left), _definition(right)) for left, right in pairs):
+                return False
+        self.rebuild(runner)
+        return moved or not _same(resumed, self._moments(runner))
+
+    def _moments(self, runner: Runner) -> list[dict[str, Any]]:
+        """What the schedules and the options of the optimizers are now."""
+        states = [dict(one.state_dict()) for one in _schedules(runner)]
+        return deepcopy([*states, *self._options(runner)])
 
     def rebuild(self, runner: Runner) -> None:
         """Set rates and schedules to what the config gives for the runner's epoch and iteration."""
         schedules = _schedules(runner)
         for schedule, state in zip(schedules, self._states, strict=True):
             vars(schedule).update(deepcopy(state))
-        groups = [group for _, one in wrappers_of(runner) for group in one.optimizer.param_groups]
+        groups = [group for _, one in wrappers_of(runner) for group in one.param_groups]
         for group, options in zip(groups, self._groups, strict=True):
             group.update(deepcopy(options))
         by_epoch = [one for one in schedules if one.by_epoch and not _needs_metrics(one)]
@@ -188,21 +203,11 @@ def resume_gradients(runner: Runner) -> None:
     if gradients is None:
         return
     parameters = dict(runner.model.named_parameters())
-    own: Any = {}
-    if isinstance(gradients, list) and len(gradients) == runner.world_size:
-        own = gradients[runner.rank]
-    if not isinstance(own, dict) or not own.keys() <= parameters.keys():
-        runner.logger.warning(
-            'resume: the accumulated gradients are of other processes or another model; dropped'
-        )
+    if len(gradients) != runner.world_size:
+        runner.logger.warning('resume: the accumulated gradients are of other processes; dropped')
         return
-    for name, gradient in own.items():
-        parameter = parameters[name]
-        if not isinstance(gradient, torch.Tensor) or gradient.shape != parameter.shape:
-            raise CheckpointError(
-                f'resume: the gradient of {name} in {runner._load_from!r} does not fit'
-            )
-        parameter.grad = gradient.to(parameter)
+    for name, gradient in gradients[runner.rank].items():
+        parameters[name].grad = gradient.to(parameters[name])
 
 
 def resume_random_state(runner: Runner) -> None:
@@ -214,11 +219,7 @@ def resume_random_state(runner: Runner) -> None:
             f'{runner.world_size} processes; dropout draws other numbers'
         )
         return
-    try:
-        set_random_state(states[runner.rank])
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        problem = f'resume: the random states of {runner._load_from!r} are damaged: {error}'
-        raise CheckpointError(problem) from error
+    set_random_state(states[runner.rank])
 
 
 def validation_is_due(runner: Runner) -> bool:

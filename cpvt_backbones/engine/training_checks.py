@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from itertools import chain
-from numbers import Real
 from typing import Any
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.optim import OptimWrapper
-from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
+from mmengine.runner import BaseLoop, Runner
 from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError, check_loaded, classes_of
@@ -20,10 +18,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import check_neck
 
 from .class_names import check_runner_classes
-from .resuming import PROGRESS, wrappers_of
-
-# Statistics of optimizers that have the shape of their parameter.
-_LIKE_PARAMETER = {'exp_avg', 'exp_avg_sq', 'max_exp_avg_sq', 'momentum_buffer', 'square_avg'}
+from .resume_checks import check_resumable, check_training_state
 
 
 class NotFiniteError(InputError):
@@ -52,33 +47,14 @@ class TrainingCheckHook(Hook):
     """
 
     def before_run(self, runner: Runner) -> None:
-        """Compare the neck with the backbone.
+        """Compare the neck with the backbone, and check a checkpoint before any hook loads it.
 
         Let whatever fails in a resume name the checkpoint.
         """
-        if isinstance(runner, Runner):  # FlexibleRunner builds its model later
+        if isinstance(runner, Runner):  # FlexibleRunner builds its model later, and may split it
             check_neck(runner.model, runner.cfg.get('model'))
             runner.resume = _naming_file(runner.resume)
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Check the weights; drop those of other classes."""
-        if not isinstance(runner, Runner):  # FlexibleRunner, whose model may be split
-            return
-        if runner._resume:
-            _check_training_state(checkpoint, runner._load_from)
-        classes = None
-        training = isinstance(runner._train_loop, BaseLoop)
-        if training:
-            classes = classes_of(getattr(runner.train_dataloader.dataset, 'metainfo', None))
-        check_loaded(
-            checkpoint,
-            runner.model,
-            runner._load_from,
-            other_classes=training and not runner._resume,
-            classes=classes,
-        )
-        if runner._resume:
-            _check_resumable(checkpoint, runner)
+            runner.call_hook = _checking_first(runner)
 
     def before_train(self, runner: Runner) -> None:
         """Compare the data sets with their annotations, and the heads with the data sets."""
@@ -107,6 +83,41 @@ class TrainingCheckHook(Hook):
             f'{_images(data_batch)}; the checkpoints in {runner.work_dir!r} are kept; '
             'lower the learning rate, or clip the gradients (optim_wrapper.clip_grad)'
         )
+
+
+def check_checkpoint(runner: Runner, checkpoint: dict[str, Any]) -> None:
+    """Check what a runner is about to load or resume; replace weights of other classes.
+
+    Raises:
+        CheckpointError: The checkpoint does not fit the model, or the training to resume.
+    """
+    if runner._resume:
+        check_training_state(checkpoint, runner._load_from)
+    classes = None
+    training = isinstance(runner._train_loop, BaseLoop)
+    if training:
+        classes = classes_of(getattr(runner.train_dataloader.dataset, 'metainfo', None))
+    check_loaded(
+        checkpoint,
+        runner.model,
+        runner._load_from,
+        other_classes=training and not runner._resume,
+        classes=classes,
+    )
+    if runner._resume and training:
+        check_resumable(checkpoint, runner)
+
+
+def _checking_first(runner: Runner) -> Callable[..., None]:
+    """Wrap ``Runner.call_hook``: a checkpoint is checked before the first hook takes from it."""
+    call_hook = runner.call_hook
+
+    def check_and_call(name: str, **options: Any) -> None:
+        if name == 'after_load_checkpoint':
+            check_checkpoint(runner, options['checkpoint'])
+        call_hook(name, **options)
+
+    return check_and_call
 
 
 def check_heads(model: nn.Module, classes: Sequence[str], place: str) -> None:
@@ -212,177 +223,9 @@ def _naming_file(resume: Callable[..., None]) -> Callable[..., None]:
         except (OSError, ValueError):  # these name the file
             raise
         except Exception as error:
-            problem = f'{type(error).__name__}: {error}'
+            problem = ' '.join(f'{type(error).__name__}: {error}'.split())
             raise CheckpointError(
                 f'resume: {filename!r} does not fit this training: {problem}'
             ) from error
 
     return resume_or_name
-
-
-# -- checkpoints to resume from
-
-
-def _check_training_state(checkpoint: dict[str, Any], file: Any) -> None:
-    """Refuse a file of weights alone."""
-    meta = checkpoint.get('meta')
-    if not isinstance(meta, dict) or 'iter' not in meta:
-        raise CheckpointError(f'resume: {file!r} holds no training to resume (no meta.iter)')
-
-
-def _check_resumable(checkpoint: dict[str, Any], runner: Runner) -> None:
-    """Refuse a checkpoint that this training cannot go on from.
-
-    Raises:
-        CheckpointError: Names the file, the entry, what it holds and what is accepted.
-    """
-    file = runner._load_from
-
-    def refuse(problem: str) -> CheckpointError:
-        return CheckpointError(f'resume: {file!r} cannot be resumed: {problem}')
-
-    meta = checkpoint['meta']
-    _check_meta(meta, runner.train_loop, refuse)
-    info = _runtime_info(checkpoint.get('message_hub'), refuse)
-    _check_progress(info.get(PROGRESS), meta['iter'], refuse)
-    for part, wrapper in wrappers_of(runner):
-        state = checkpoint.get('optimizer')
-        if state is None:
-            raise refuse('it has no optimizer state; take its weights by load_from')
-        if part is not None:
-            state = state.get(part) if isinstance(state, dict) else None
-        _check_optimizer(state, wrapper, refuse)
-    _check_schedules(checkpoint.get('param_schedulers'), refuse)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**48
-
-
-def _check_meta(meta: dict[str, Any], loop: Any, refuse: Any) -> None:
-    for key in ('epoch', 'iter'):
-        if not _is_count(meta.get(key)):
-            raise refuse(f'meta.{key} must be an integer of at least 0, got {meta.get(key)!r:.80}')
-    if not (meta.get('seed') is None or _is_count(meta['seed'])):
-        raise refuse(f'meta.seed must be an integer of at least 0, got {meta["seed"]!r:.80}')
-    unit = 'epoch' if isinstance(loop, EpochBasedTrainLoop) else 'iter'
-    limit: int = getattr(loop, f'max_{unit}s')
-    if meta[unit] > limit:
-        raise refuse(f'it is of {unit} {meta[unit]}, beyond train_cfg.max_{unit}s={limit}')
-
-
-def _runtime_info(hub: Any, refuse: Any) -> dict[str, Any]:
-    parts = ('log_scalars', 'runtime_info', 'resumed_keys')
-    if not isinstance(hub, dict) or not all(isinstance(hub.get(part), dict) for part in parts):
-        raise refuse('message_hub must be a dict of log_scalars, runtime_info and resumed_keys')
-    info: dict[str, Any] = hub['runtime_info']
-    for key, value in info.items():
-        if str(key).startswith('best_score') and not _is_number(value):
-            raise refuse(f'{key} must be a number, got {value!r:.80}')
-    return info
-
-
-def _check_progress(progress: Any, iterations: int, refuse: Any) -> None:
-    if progress is None:
-        return
-    counts: list[Any] = [None]
-    if isinstance(progress, dict):
-        counts = [progress.get('samples'), progress.get('batch')]
-    # Passing over the samples takes time. A batch, of all processes, has at most 2^20.
-    if not all(map(_is_count, counts)) or counts[0] > 2**20 * iterations:
-        raise refuse(f'{PROGRESS} must hold the counts samples and batch, got {progress!r:.80}')
-
-
-def _check_optimizer(state: Any, wrapper: OptimWrapper, refuse: Any) -> None:
-    """Compare the state of an optimizer with the one of the config."""
-    kind = type(wrapper.optimizer).__name__
-    saved = state.get('param_groups') if isinstance(state, dict) else None
-    if not isinstance(saved, list) or not all(isinstance(group, dict) for group in saved):
-        raise refuse('optimizer must be a dict of state and param_groups')
-    groups = wrapper.optimizer.param_groups
-    if len(saved) != len(groups):
-        raise refuse(
-            f'its optimizer has {len(saved)} groups of parameters, {kind} here {len(groups)}'
-        )
-    for number, (group, expected) in enumerate(zip(saved, groups, strict=True)):
-        params = group.get('params')
-        if not isinstance(params, list) or len(params) != len(expected['params']):
-            raise refuse(
-                f'group {number} of its optimizer has other parameters than the'
-                f' {len(expected["params"])} of this model'
-            )
-        _check_options(group, wrapper.optimizer, refuse)
-    _check_statistics(state.get('state'), saved, groups, refuse)
-
-
-def _check_options(group: dict[str, Any], optimizer: torch.optim.Optimizer, refuse: Any) -> None:
-    """Refuse the options of another optimizer, and values that are no finite numbers."""
-    kind = type(optimizer).__name__
-    for key, default in optimizer.defaults.items():
-        # Switches come and go with the versions of torch, which fills them in.
-        if default is None or isinstance(default, (bool, str)):
-            continue
-        if key not in group:
-            raise refuse(f'its optimizer is another one than {kind}: it has no {key}')
-        values = group[key] if isinstance(group[key], (list, tuple)) else [group[key]]
-        count = len(default) if isinstance(default, (list, tuple)) else 1
-        if len(values) != count or not all(_is_finite_number(value) for value in values):
-            raise refuse(
-                f'{key} of its optimizer must be finite like {default}, got {group[key]!r:.80}'
-            )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) or (isinstance(value, torch.Tensor) and value.numel() == 1)
-
-
-def _is_finite_number(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.numel() == 1 and bool(value.isfinite())
-    return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def _check_statistics(state: Any, saved: list, groups: list, refuse: Any) -> None:
-    """Compare the shapes of the running statistics; refuse NaN and infinity."""
-    if not isinstance(state, dict):
-        raise refuse('optimizer.state must be a dict')
-    shapes = _shapes(saved, groups, refuse)
-    for index, values in state.items():
-        if not isinstance(values, dict) or index not in shapes:
-            raise refuse(f'optimizer.state has an entry {index!r:.80} of no parameter')
-        for key, value in values.items():
-            _check_statistic(key, value, index, shapes[index], refuse)
-
-
-def _shapes(saved: list, groups: list, refuse: Any) -> dict[int, torch.Size]:
-    """Shape of each parameter, by its number in the saved groups."""
-    shapes: dict[int, torch.Size] = {}
-    for group, expected in zip(saved, groups, strict=True):
-        for index, parameter in zip(group['params'], expected['params'], strict=True):
-            if not isinstance(index, int):
-                raise refuse(
-                    f'optimizer.param_groups must number its parameters, got {index!r:.80}'
-                )
-            shapes[index] = parameter.shape
-    return shapes
-
-
-def _check_statistic(key: str, value: Any, index: int, shape: torch.Size, refuse: Any) -> None:
-    if isinstance(value, (str, dict)):
-        raise refuse(f'{key} of parameter {index} in its optimizer is {value!r:.80}')
-    if not isinstance(value, torch.Tensor):
-        return
-    if key in _LIKE_PARAMETER and value.shape != shape:
-        found, wanted = tuple(value.shape), tuple(shape)
-        raise refuse(f'{key} of parameter {index} has the shape {found}, this model has {wanted}')
-    if value.is_floating_point() and not value.isfinite().all():
-        raise refuse(f'{key} of parameter {index} in its optimizer is NaN or infinite')
-
-
-def _check_schedules(state: Any, refuse: Any) -> None:
-    if state is None:
-        return
-    lists = list(state.values()) if isinstance(state, dict) else [state]
-    for one in lists:
-        if not isinstance(one, list) or not all(isinstance(schedule, dict) for schedule in one):
-            raise refuse('param_schedulers must be a list of dicts')

@@ -42,6 +42,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import (
     SIZE_ARGUMENTS,
     ConfigInput,
+    check_model,
     config_classes,
     dataset_metainfo,
     find_toolbox,
@@ -161,6 +162,7 @@ class ToolboxPredictor(FromCheckpoint):
         config: Config = resolve_config(_config_of(checkpoint) if cfg is None else cfg)
         self.dtype, self.dtype_reason = choose_dtype(dtype, device)
         toolbox = find_toolbox(config)
+        check_model(config)
         self._scope, self.task = toolbox.package, toolbox.task
         file = str(locate_checkpoint(checkpoint))
         self.fingerprint = _digest(config, file)

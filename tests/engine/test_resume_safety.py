@@ -158,9 +158,12 @@ def test_a_folder_with_the_name_of_a_checkpoint_is_kept(trained):
     assert (trained / 'epoch_2.pth').is_dir() and (trained / 'epoch_1.pth').is_file()
 
 
-@pytest.mark.parametrize('pointer', ['..', '/', '.', '../..', ''])
-def test_a_pointer_out_of_the_folder_is_not_followed(pointer, trained):
-    (trained / 'last_checkpoint').write_text(pointer)
+@pytest.mark.parametrize(
+    'pointer',
+    ['..', '/', '.', '../..', '', 'A', '{folder}', '{folder}/', 'x' * 5000, 'a\0b', '/etc'],
+)
+def test_a_pointer_to_no_checkpoint_is_not_followed(pointer, trained):
+    (trained / 'last_checkpoint').write_text(pointer.format(folder=trained))
     assert newest_checkpoint(trained) == trained / 'epoch_1.pth'
 
 

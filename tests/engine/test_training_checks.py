@@ -15,7 +15,11 @@ from tiny import ONE_BLOCK
 from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError, check_loaded, mmengine_loader
-from cpvt_backbones.engine.training_checks import TrainingCheckHook, check_objects
+from cpvt_backbones.engine.training_checks import (
+    TrainingCheckHook,
+    check_checkpoint,
+    check_objects,
+)
 from cpvt_backbones.toolboxes import check_neck
 
 COLUMN = dict(type='MultiScaleCPVT', **ONE_BLOCK)
@@ -76,7 +80,7 @@ def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch)
     content = dict(content_of(before), meta=meta_of(tuple(names)))
     told = []
     monkeypatch.setattr(mmengine_loader, 'print_log', lambda message, logger: told.append(message))
-    TrainingCheckHook().after_load_checkpoint(Running(model, 'abc'), content)
+    check_checkpoint(Running(model, 'abc'), content)
     lists = f'{kind}: ({", ".join(names)}), the config has (a, b, c), so {layer} starts from random'
     assert len(told) == 1 and lists in told[0]
     for key, value in before.state_dict().items():
@@ -87,7 +91,7 @@ def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch)
             assert kept, key
     content = dict(content_of(before), meta=meta_of(tuple(names)))
     with pytest.raises(CheckpointError, match=rf'{kind}: .*give metainfo.classes'):
-        TrainingCheckHook().after_load_checkpoint(Running(model, 'abc', resume=True), content)
+        check_checkpoint(Running(model, 'abc', resume=True), content)
     with pytest.raises(CheckpointError, match=kind):
         check_loaded(content, model, 'a.pth', classes=['a', 'b', 'c'])
 
@@ -99,10 +103,8 @@ def test_the_same_or_unknown_names_keep_the_class_layer(layer, meta, monkeypatch
     monkeypatch.delattr(mmengine_loader, 'print_log')  # nothing to say
     model, before = (tiny.build(BUILDERS[layer](classes=3)) for _ in range(2))
     content = dict(content_of(before), meta=meta)
-    TrainingCheckHook().after_load_checkpoint(Running(model, 'abc'), content)
-    TrainingCheckHook().after_load_checkpoint(
-        Running(model, None), dict(content_of(before), meta=meta_of('xyz'))
-    )
+    check_checkpoint(Running(model, 'abc'), content)
+    check_checkpoint(Running(model, None), dict(content_of(before), meta=meta_of('xyz')))
     for key, value in before.state_dict().items():
         assert torch.equal(content['state_dict'][f'module.{key}'], value)
 
@@ -189,11 +191,11 @@ class Loop(BaseLoop):
 
 def test_only_a_new_training_may_have_other_classes(layer):
     model, before = tiny.build(BUILDERS[layer](classes=5)), tiny.build(BUILDERS[layer](classes=3))
-    TrainingCheckHook().after_load_checkpoint(Running(model, 'abcde'), content_of(before))
+    check_checkpoint(Running(model, 'abcde'), content_of(before))
     for options in (dict(training=False), dict(resume=True)):
         content = dict(content_of(before), meta=dict(iter=3))
         with pytest.raises(CheckpointError, match='other shapes'):
-            TrainingCheckHook().after_load_checkpoint(Running(model, 'abcde', **options), content)
+            check_checkpoint(Running(model, 'abcde', **options), content)
 
 
 def test_another_number_of_classes_is_refused_with_its_key(layer):

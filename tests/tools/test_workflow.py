@@ -91,10 +91,12 @@ NAMES = ' '.join(map(repr, TOOLBOXES))
     [
         ('model = dict()', f'default_scope is missing from the config ... {NAMES}'),
         ("default_scope = 'mmtext'", f"default_scope is 'mmtext' ... {NAMES}"),
+        ("default_scope = 'mmpretrain'", "config.py' has no model: model = dict(type=...)"),
+        ("default_scope = 'mmpretrain'\nmodel = 3", "config.py' has no model"),
         ('model = dict(', "cannot be read: SyntaxError: '(' was never closed"),
         ("custom_imports = dict(imports=['none'])", 'cannot be read: ImportError: Failed to imp'),
     ],
-    ids=['no scope', 'another scope', 'syntax', 'import'],
+    ids=['no scope', 'another scope', 'no model', 'a number', 'syntax', 'import'],
 )
 def test_a_config_that_cannot_be_used_is_refused(text, words, tmp_path, refused):
     config = tmp_path / 'config.py'

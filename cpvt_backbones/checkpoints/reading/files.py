@@ -359,10 +359,15 @@ def _pointed_at(folder: Path) -> Path | None:
     where it was.
     """
     named = Path(_pointer(folder))
-    if named.name not in ('', '..'):
-        for path in (folder / named.name, named):
-            if os.path.exists(path) and not os.path.samefile(path, folder):
-                return path
+    if named.name in ('', '..'):
+        return None
+    for path in (folder / named.name, named):
+        if os.path.isfile(path):
+            return path
+        # A folder is a checkpoint of DeepSpeed, if it has the name of one.
+        is_step = os.path.isdir(path) and _STEP.fullmatch(path.name)
+        if is_step and not os.path.samefile(path, folder):
+            return path
     return None
 
 
