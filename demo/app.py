@@ -10,6 +10,7 @@ fetched from the network.
 
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
+    check_port(args.host, args.port)
     given = None
     if args.model:
         config, checkpoint, _ = cli.split_model(args.model)
@@ -39,6 +41,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         address = Page(list_models(args.device, given)).launch(args.host, args.port)
         print(f'open {address} (Ctrl-C ends it)', flush=True)
         signal.pause()
+
+
+def check_port(host: str, port: int) -> None:
+    """Refuse a port that cannot be listened on, before a model is loaded."""
+    if not 0 < port < 65536:
+        raise cli.UsageError(f'--port must be in 1 to 65535, got {port}')
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise cli.UsageError(
+            f'--port: {host} port {port} cannot be listened on ({error.strerror or error}); choose'
+            ' another with --port'
+        ) from error
 
 
 if __name__ == '__main__':

@@ -14,6 +14,7 @@ from gradio.utils import get_upload_folder
 from gradio_client.utils import is_file_obj, traverse
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import Response
 
 from cpvt_backbones.inference import ImageError
 
@@ -153,7 +154,7 @@ class Page:
         self.score = gr.Slider(lowest, 1, 0.5, step=0.05, label='Lowest score', visible=False)
 
     def _connect(self) -> None:
-        given = self.image.upload(views.read_upload, self.image, self.image, **QUICK)
+        given = self.image.upload(self.accept, self.image, self.image, **QUICK)
         picked = self.examples.click(
             lambda index: examples()[index][1:3],
             self.examples,
@@ -183,6 +184,15 @@ class Page:
         for event in (given.success, picked.success, self.about.change):
             event(js=TO_RESULTS)
 
+    def accept(self, file: str) -> np.ndarray | None:
+        """The image of an upload; ``None``, with one message, for one that cannot be used."""
+        try:
+            return views.read_upload(file)
+        except ImageError as error:
+            # Not an error: the page would keep the result of another image, and no event follows.
+            gr.Warning(html.escape(error.reason), title='The image cannot be used')
+            return None
+
     def switch(self, event: gr.SelectData) -> str:
         """The view of a tab."""
         return event.value
@@ -196,7 +206,11 @@ class Page:
         """What one view shows, by component; of several sizes one after the other."""
         model, file, view = self.models[data[self.name]], data[self.image], data[self.view]
         if file is None:
-            raise gr.Error('Choose an image.', print_exception=False)
+            yield dict.fromkeys((self.features, self.prediction, self.sizes, self.table), '') | {
+                self.attention: None,
+                self.caption: 'Choose an image.',
+            }
+            return
         try:
             views.read_upload(file)  # kept for what follows
         except ImageError as error:
@@ -231,6 +245,8 @@ class Page:
         os.environ['NO_PROXY'] = ','.join([*LOCAL, os.environ.get('NO_PROXY', '')])
         # Without this, an address in place of an upload is downloaded.
         gr.processing_utils.async_ssrf_protected_download = refuse_address
+        # Nor is the host of an address in place of a file looked up.
+        gr.routes.secure_url_stream_response = refuse_file
         hosts = ['*'] if host in ('0.0.0.0', '::') else [*LOCAL, host]
         self.blocks.queue(max_size=8)  # requests that wait; others are refused
         _, address, _ = self.blocks.launch(
@@ -252,6 +268,10 @@ class Page:
 
 async def refuse_address(url: str, **_: Any) -> str:
     raise ValueError('addresses are not fetched; upload the image')
+
+
+async def refuse_file(*_: Any) -> Response:
+    return Response(status_code=403)
 
 
 def to_html(pictures: Iterable[views.Captioned]) -> str:

@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 from urllib.parse import quote
 
+import app as demo_app
 import numpy as np
 import pytest
 from example_images import CLASSIFIER, DETECTOR, SEGMENTOR, examples
@@ -202,6 +203,34 @@ def test_an_upload_that_is_refused(app, views, tmp_path, content, message):
     assert not refused.value.print_exception  # a user's mistake has no traceback in the console
 
 
+def test_a_refused_upload_clears_the_results(app, tmp_path, capfd):
+    """With one message, and nothing in the terminal."""
+    path = Path(app.folder, 'upload.png')
+    path.write_bytes(b'no image')
+    number = next(i for i, fn in app.page.blocks.fns.items() if fn.name == 'accept')
+    answer = call(app, number, dict(path=str(path), meta=dict(_type='gradio.FileData')))
+    assert answer['success'] and answer['output']['data'] == [None]
+    assert 'not an image of an accepted format' in answer['warning']
+    assert ''.join(capfd.readouterr()) == ''
+    page = app.page
+    for view in ('Features', 'Prediction', 'Several sizes'):
+        (shown,) = page.run(given(page, view=view, image=None))
+        assert not any(shown[one] for one in (page.features, page.attention, page.prediction))
+        assert not any(shown[one] for one in (page.sizes, page.table))
+        assert shown[page.caption] == 'Choose an image.'
+
+
+@pytest.mark.parametrize(('port', 'message'), [(0, 'in 1 to 65535, got 0'), (70000, 'got 70000')])
+def test_a_port_that_is_none_is_refused(port, message):
+    with pytest.raises(ValueError, match=f'--port must be {message}|{message}'):
+        demo_app.check_port('127.0.0.1', port)
+
+
+def test_a_port_in_use_is_refused_before_a_model_is_loaded(app):
+    with pytest.raises(ValueError, match=f'--port: 127.0.0.1 port {app.port} .*in use.*--port'):
+        demo_app.check_port('127.0.0.1', app.port)
+
+
 # -- the server
 
 
@@ -224,7 +253,8 @@ def call(app, number, *data):
     _, text = ask(app, f'/gradio_api/queue/data?session_hash={session}')
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith('data: ')]
     (done,) = (one for one in events if one['msg'] == 'process_completed')
-    return done
+    said = [one['log'] for one in events if one['msg'] == 'log']
+    return dict(done, warning=' '.join(said))
 
 
 def ask_features(app, place=None, value=None):
@@ -318,7 +348,7 @@ def test_events_without_an_image_open_no_file_either(app, other_images):
     assert places > 10
 
 
-@pytest.mark.parametrize('route', ['call/read_upload', 'run/read_upload', 'api/read_upload'])
+@pytest.mark.parametrize('route', ['call/accept', 'run/accept', 'api/accept'])
 def test_no_other_route_opens_a_path(app, other_images, route):
     body = json.dumps(dict(data=[{'path': other_images[0]}], session_hash=uuid.uuid4().hex))
     kind = {'Content-Type': 'application/json'}
@@ -342,10 +372,29 @@ def test_files_of_an_upload_are_opened(app, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'path', ['/etc/passwd', str(ROOT / 'README.md'), 'http://203.0.113.1/a.png']
+    'path',
+    [
+        '/etc/passwd',
+        str(ROOT / 'README.md'),
+        'http://203.0.113.1/a.png',
+        'http://host.example/a.png',
+        'https://host.example/',
+        'HTTP://host.example/a.png',
+    ],
 )
-def test_no_path_or_address_is_served(app, path):
-    assert ask(app, f'/gradio_api/file={quote(path)}')[0] in (302, 403)
+def test_no_path_or_address_is_served(app, path, monkeypatch):
+    names: list[str] = []
+    monkeypatch.setattr(socket, 'getaddrinfo', lambda name, *_, **__: names.append(name) or [])
+    connection = http.client.HTTPConnection('127.0.0.1', app.port, timeout=60)
+    connection.sock = socket.socket()  # without a look-up of its own
+    connection.sock.connect(('127.0.0.1', app.port))
+    connection.request('GET', f'/gradio_api/file={quote(path)}')
+    assert connection.getresponse().status == 403
+    assert names == []
+
+
+@pytest.mark.parametrize('path', ['/etc/passwd', 'http://203.0.113.1/a.png'])
+def test_nothing_is_asked_of_another_server(app, path):
     assert ask(app, f'/gradio_api/proxy={quote(path)}')[0] >= 400
 
 
