@@ -8,7 +8,7 @@ from tiny import COLUMN, PYRAMID, only
 
 import cpvt_backbones
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
-from cpvt_backbones.engine import deferred
+from cpvt_backbones.engine import lazy_registration
 
 TOOLBOXES = ('mmdet', 'mmseg', 'mmpretrain')
 CLASSES = (CPVT, MultiScaleCPVT, PyramidCPVT)
@@ -63,7 +63,9 @@ def test_configs_need_no_import_of_classes_of_a_toolbox(module):
     assert answer == (module is not None, True, 32)
 
 
-@pytest.mark.parametrize(('name', 'toolbox'), [(n, t) for n, (_, t) in deferred.CLASSES.items()])
+@pytest.mark.parametrize(
+    ('name', 'toolbox'), [(n, t) for n, (_, t) in lazy_registration.CLASSES.items()]
+)
 def test_a_missing_toolbox_is_named(name, toolbox):
     answer = python(
         'import sys',
@@ -78,14 +80,14 @@ def test_a_missing_toolbox_is_named(name, toolbox):
     assert answer.startswith(f'{name} needs {toolbox}')
 
 
-def test_deferred_names_are_the_classes_of_their_modules():
+def test_lazily_registered_names_are_the_classes_of_their_modules():
     for toolbox in TOOLBOXES:
         pytest.importorskip(toolbox)
-    for name, (import_module, _) in deferred.CLASSES.items():
+    for name, (import_module, _) in lazy_registration.CLASSES.items():
         import_module()
         cls = MODELS.get(name)
         assert isinstance(cls, type) and cls.__name__ == name
-        deferred.defer()
+        lazy_registration.defer()
         assert MODELS.get(name) is cls
 
 

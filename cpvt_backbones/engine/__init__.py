@@ -1,5 +1,25 @@
-"""Training with mmengine: checkpoint hooks, averaged weights, layer-wise learning rates, data
-preprocessors, sharding, images of more than 8 bits.
+"""Training with mmengine. The modules, in the order in which a training meets them:
+
+| module | what it does |
+| --- | --- |
+| ``launch`` | starts a training or a test from a config of any toolbox |
+| ``lazy_registration`` | names of classes that need a toolbox, imported when a config is built |
+| ``loading`` | reads images of more than 8 bits or other bands, and class maps |
+| ``cached_dataset`` | keeps many small images decoded |
+| ``seeding`` | random numbers that a training draws again after an interruption |
+| ``valid_sizes``, ``preprocessors`` | pass the size of each image of a padded batch |
+| ``distillation``, ``detr`` | models: a student with a teacher, DETR with PEG |
+| ``layer_decay`` | learning rates by the depth of a layer |
+| ``fsdp`` | a training split over several GPUs |
+| ``class_names`` | classes of data sets, annotations and metrics, compared |
+| ``training_checks`` | what ends a training early: parts that do not fit, NaN |
+| ``resume_checks`` | a checkpoint against the training that is to go on from it |
+| ``resuming`` | schedule, data, gradients and random numbers of a resumed training |
+| ``labels`` | labels that are no class, before the loss |
+| ``averaging`` | a moving average of the weights |
+| ``checkpoint_hook`` | saves, resumes, ends on a signal |
+| ``prediction_by_size`` | predictions that do not depend on the other images of a batch |
+| ``mmcv_operators`` | mmcv's operators on torchvision's, where mmcv has none compiled |
 
 ``import cpvt_backbones`` registers all of it but :class:`DecodedDataset` and
 :class:`BatchRandomResizedCrop`. A config imports their module by ``custom_imports``; their entries
@@ -8,12 +28,12 @@ below show how. The data preprocessors, :class:`DistillationHead`, :class:`HardD
 """
 
 from .averaging import WarmupEMAHook
-from .by_size import PredictBySizeHook, predict_by_size
-from .deferred import defer
-from .durable import DurableCheckpointHook
+from .checkpoint_hook import DurableCheckpointHook
+from .fsdp import ResumableFSDPStrategy, wrap_blocks
 from .layer_decay import LayerDecayOptimWrapperConstructor
+from .lazy_registration import defer
 from .loading import LoadClassMap, LoadRange
-from .sharding import ResumableFSDPStrategy, wrap_blocks
+from .prediction_by_size import PredictBySizeHook, predict_by_size
 from .training_checks import NotFiniteError, TrainingCheckHook
 from .valid_sizes import ValidSizes
 

@@ -1,7 +1,7 @@
 """Data preprocessors that pass the size of each image of a padded batch to the backbone.
 
 Importing this module imports the toolboxes that are installed. A config needs no import of its own:
-:mod:`.deferred` does it when the config is built.
+:mod:`.lazy_registration` does it when the config is built.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ except ImportError:  # mmdet is not installed
     pass
 else:
 
-    @MODELS.register_module(force=True)  # in place of the function of .deferred
+    @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
     class ValidSizesDetDataPreprocessor(AnyChannels, DetDataPreprocessor):
         """mmdet's ``DetDataPreprocessor``; it passes the size of each image to the backbone.
 
@@ -53,7 +53,7 @@ except ImportError:  # mmsegmentation is not installed
     pass
 else:
 
-    @MODELS.register_module(force=True)  # in place of the function of .deferred
+    @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
     class ValidSizesSegDataPreProcessor(AnyChannels, SegDataPreProcessor):
         """mmsegmentation's ``SegDataPreProcessor``; it passes the size of each image to the
         backbone.
@@ -111,7 +111,7 @@ except ImportError:  # mmpretrain is not installed
     pass
 else:
 
-    @MODELS.register_module(force=True)  # in place of the function of .deferred
+    @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
     class ValidSizesClsDataPreprocessor(ValidSizes, ClsDataPreprocessor):
         """mmpretrain's ``ClsDataPreprocessor``; it passes the size of each image to the backbone.
 

@@ -8,7 +8,7 @@ from mmengine.dist import all_gather_object
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from .repeatable import set_random_state
+from .seeding import set_random_state
 
 PROGRESS = 'data_progress'
 """Key of the message hub: how far a training has read its data, and in batches of which size."""

@@ -24,7 +24,7 @@ from cpvt_backbones.checks import (
     is_int,
     is_sequence,
 )
-from cpvt_backbones.engine.decoded import BatchRandomResizedCrop
+from cpvt_backbones.engine.cached_dataset import BatchRandomResizedCrop
 
 from .views import MAP_CHANNELS, POOLED_CHANNELS, read_teacher, resize
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.checks import check_int
-from cpvt_backbones.engine.decoded import BatchRandomResizedCrop, DecodedDataset
+from cpvt_backbones.engine.cached_dataset import BatchRandomResizedCrop, DecodedDataset
 from cpvt_backbones.weights import sha256_of
 
 from .stored import stored_array

@@ -39,7 +39,7 @@ EXAMPLES = {
     'checkpoints.reading.files': ['locate_checkpoint', 'newest_checkpoint', 'read_checkpoint'],
     'checkpoints.reading.writing': ['write_checkpoint'],
     'checkpoints.report': ['CheckpointError', 'ConversionReport'],
-    'engine.by_size': ['predict_by_size'],
+    'engine.prediction_by_size': ['predict_by_size'],
     'engine.valid_sizes': ['ValidSizes'],
     'export.detectors': ['graph_of'],
     'export.exported': ['ExportedModel'],
@@ -73,8 +73,8 @@ EXAMPLES = {
 # What a config names: module, toolbox and name of the registry, and whether it is built here.
 CONFIGS = {
     'WarmupEMAHook': ('engine.averaging', 'mmengine', 'HOOKS', True),
-    'PredictBySizeHook': ('engine.by_size', 'mmengine', 'HOOKS', True),
-    'DurableCheckpointHook': ('engine.durable', 'mmengine', 'HOOKS', True),
+    'PredictBySizeHook': ('engine.prediction_by_size', 'mmengine', 'HOOKS', True),
+    'DurableCheckpointHook': ('engine.checkpoint_hook', 'mmengine', 'HOOKS', True),
     'ForwardMeter': ('analysis.resolution', 'mmengine', 'HOOKS', True),
     'LoadRange': ('engine.loading', 'mmengine', 'TRANSFORMS', True),
     'LoadClassMap': ('engine.loading', 'mmengine', 'TRANSFORMS', True),
@@ -88,11 +88,11 @@ CONFIGS = {
         False,
     ),
     'CPUAmpOptimWrapper': ('engine.launch', 'mmengine', 'OPTIM_WRAPPERS', False),
-    'ResumableFSDPStrategy': ('engine.sharding', 'mmengine', 'STRATEGIES', False),
+    'ResumableFSDPStrategy': ('engine.fsdp', 'mmengine', 'STRATEGIES', False),
     'DistillationHead': ('engine.distillation', 'mmengine', 'MODELS', True),
     'HardDistillation': ('engine.distillation', 'mmengine', 'MODELS', True),
-    'DecodedDataset': ('engine.decoded', 'mmpretrain', 'DATASETS', False),
-    'BatchRandomResizedCrop': ('engine.decoded', 'mmpretrain', 'BATCH_AUGMENTS', True),
+    'DecodedDataset': ('engine.cached_dataset', 'mmpretrain', 'DATASETS', False),
+    'BatchRandomResizedCrop': ('engine.cached_dataset', 'mmpretrain', 'BATCH_AUGMENTS', True),
     'DETRWithPEG': ('engine.detr', 'mmengine', 'MODELS', False),
 }
 

@@ -7,7 +7,7 @@ import pytest
 
 CODE = """
 from torch.utils.data import DataLoader
-from cpvt_backbones.engine.repeatable import shield_workers
+from cpvt_backbones.engine.seeding import shield_workers
 
 class Data:
     def __len__(self):

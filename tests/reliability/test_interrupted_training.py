@@ -22,7 +22,7 @@ from mmengine.registry import METRICS
 from runs import CHUNK, EPOCHS, LENGTH, STEP, Process, config, final_state, train
 from tiny import assert_equal_leaves
 
-from cpvt_backbones.engine.durable import EXIT_PREEMPTED, INTERRUPTED, POINTER
+from cpvt_backbones.engine.checkpoint_hook import EXIT_PREEMPTED, INTERRUPTED, POINTER
 
 pytestmark = pytest.mark.full
 

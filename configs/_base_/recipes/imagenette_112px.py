@@ -2,7 +2,7 @@
 # memory and cropped as a batch by the data preprocessor, on the device that trains: a pipeline that
 # crops would crop them twice. A leaf sets the backbone and the head's in_channels.
 _base_ = ['../schedules/adamw.py', '../runtime/mmpretrain.py']
-custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.decoded'])
+custom_imports = dict(imports=['cpvt_backbones', 'cpvt_backbones.engine.cached_dataset'])
 data_root = 'data/imagenette'
 extensions = ('.webp', '.jpg', '.jpeg', '.png')
 data_preprocessor = dict(

@@ -3,7 +3,7 @@
 # one of Tiny ImageNet.
 _base_ = '../../../configs/imagenette/cpvt-tiny-gap_imagenette.py'
 custom_imports = dict(
-    imports=['cpvt_backbones', 'cpvt_backbones.engine.decoded', 'shipped_weights.model']
+    imports=['cpvt_backbones', 'cpvt_backbones.engine.cached_dataset', 'shipped_weights.model']
 )
 data_preprocessor = dict(batch_augments=None)
 teacher = 'data/teachers/tf_efficientnet_lite0.pth'

@@ -14,7 +14,7 @@ from mmengine.dataset import default_collate
 from mmengine.registry import init_default_scope
 from mmpretrain.datasets import CustomDataset
 
-from cpvt_backbones.engine.decoded import BatchRandomResizedCrop, DecodedDataset
+from cpvt_backbones.engine.cached_dataset import BatchRandomResizedCrop, DecodedDataset
 
 
 @pytest.fixture(autouse=True)

@@ -30,14 +30,6 @@ from cpvt_backbones.checkpoints import (
 )
 from cpvt_backbones.errors import InputError
 
-from .repeatable import (
-    SeededBatches,
-    make_repeatable,
-    random_state,
-    set_random_state,
-    shield_workers,
-    skip_iterations,
-)
 from .resuming import (
     PROGRESS,
     Schedule,
@@ -48,6 +40,14 @@ from .resuming import (
     samples_per_iteration,
     shown_rates,
     validation_is_due,
+)
+from .seeding import (
+    SeededBatches,
+    make_repeatable,
+    random_state,
+    set_random_state,
+    shield_workers,
+    skip_iterations,
 )
 from .training_checks import TrainingCheckHook, check_weights
 

@@ -45,7 +45,7 @@ class DecodedDataset(CustomDataset):
         ```python
         custom_imports = dict(imports=[
             'cpvt_backbones',
-            'cpvt_backbones.engine.decoded',
+            'cpvt_backbones.engine.cached_dataset',
         ])
         train_dataloader = dict(
             batch_size=64,
@@ -121,7 +121,7 @@ class BatchRandomResizedCrop:
         ```python
         custom_imports = dict(imports=[
             'cpvt_backbones',
-            'cpvt_backbones.engine.decoded',
+            'cpvt_backbones.engine.cached_dataset',
         ])
         data_preprocessor = dict(
             num_classes=10,
