@@ -159,13 +159,13 @@ def keep_scores(found: Prediction, score: float) -> Prediction:
 def draw(model: Model, file: str, found: Prediction) -> Captioned:
     """The prediction on the image as the model sees it, with its legend, and a caption.
 
-    The caption has the size, where the truth is known how much of it is right, and whether the
-    model is good at this size.
+    The caption has the size, where the truth is known how much of it is right, and of the model's
+    own example whether the model is good at this size.
     """
     rgb, seen = read_upload(file), found['seen']
     texts = [f'{seen.shape[1]} x {seen.shape[0]} px']
-    known = (one for one in examples() if one.model == model.checkpoint)
-    truth = next((one for one in known if np.array_equal(one.image, rgb)), None)
+    example = next((one for one in examples() if np.array_equal(one.image, rgb)), None)
+    truth = example if example is not None and example.model == model.checkpoint else None
     if 'label' in found:
         texts.append(f'{found["class"] or found["label"]} {found["score"]:.0%}')
     elif 'boxes' in found and truth is None:
@@ -176,8 +176,13 @@ def draw(model: Model, file: str, found: Prediction) -> Captioned:
         texts.append(f'{count} of {len(truth.boxes)} found, {len(found["boxes"]) - count} extra')
     else:
         texts.append(largest_classes(found['seg_map'], model.predictor.classes))
-    if model.predictor.sizes is not None:
-        texts.append('outside the good sizes' if found['warning'] else 'good size')
+    if model.predictor.sizes is not None and found['warning']:
+        texts.append('outside the good sizes')
+    elif model.predictor.sizes is not None and truth is not None:
+        # Of another image it is not known: its objects may be of any size.
+        texts.append('good size')
+    elif truth is None and example is not None:
+        texts.append('the model is not for such images')
     shown = fit(seen, SHOWN)[..., ::-1].copy()
     picture = draw_prediction(shown, found, model.predictor, rgb.shape[1::-1])
     return Image.fromarray(picture), ' | '.join(texts)

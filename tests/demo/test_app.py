@@ -127,8 +127,14 @@ def test_captions_say_what_is_found(app, views, file, monkeypatch):
         assert small.endswith('| outside the good sizes')
         assert re.fullmatch(text, good)
         unknown = [*captions(other)][1]
-        own = r'\d+ x \d+ px \| ([a-z ]+ \d\d%|2\d boxes|building [23]\d%, .+) \| good size'
+        own = r'\d+ x \d+ px \| ([a-z ]+ \d\d%|2\d boxes|building [23]\d%, [^|]+)'
         assert re.fullmatch(own, unknown)
+
+
+def test_another_models_example_gets_a_word(app, views, file):
+    model, image = app.models[DETECTOR], file(SEGMENTOR)
+    found = views.keep_scores(views.predict(model, image, 'config'), 0.5)
+    assert views.draw(model, image, found)[1].endswith('| the model is not for such images')
 
 
 def test_sizes_are_shown_one_after_the_other_and_bounded(app, views, file, monkeypatch):

@@ -277,6 +277,21 @@ def test_an_unchanged_schedule_is_resumed_without_a_word(tmp_path, warnings):
     assert not [line for line in warnings if line.startswith('resume: ')]
 
 
+@pytest.mark.parametrize('schedule', [warm_cosine, poly_and_momentum])
+def test_an_edited_schedule_is_made_again_from_the_config(schedule, tmp_path, warnings):
+    options = dict(iterations=20, schedule=schedule(20))
+    whole = run(tmp_path / 'whole', **options)
+    content = torch.load(tmp_path / 'whole/iter_10.pth', weights_only=False)
+    content['optimizer']['param_groups'][0]['lr'] = 0.7
+    content['param_schedulers'][0].update(last_step=3, _global_step=5)
+    torch.save(content, tmp_path / 'edited.pth')
+    file = str(tmp_path / 'edited.pth')
+    resumed = run(tmp_path / 'next', resume=True, load_from=file, **options)
+    assert resumed.rates == {key: rate for key, rate in whole.rates.items() if key >= 10}
+    assert torch.equal(resumed.model.layer.weight, whole.model.layer.weight)
+    assert any('the learning rate schedule is not the one of the checkpoint' in w for w in warnings)
+
+
 def test_a_config_without_a_seed_resumes_in_the_same_order(tmp_path):
     """The seed is drawn anew at each start, and the sampler has it before the checkpoint is
     read.
