@@ -34,6 +34,7 @@ CREDIT = 'Church and street: photographs by Mapillary, BSD licence. The blood sm
 SIDE = 'Longer side of the image in the model, px'
 PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
 START = (512, 50, 50, 50)  # px and %, of the sliders of features
+START_SCORE = 0.5
 CSS = """
 .html-container { padding: 0 !important; }
 .figures { display: flex; flex-wrap: wrap; gap: 1em; }
@@ -80,7 +81,7 @@ def check_upload(file: dict[str, Any]) -> dict[str, Any]:
 class Page:
     """The page for models by name, as ``blocks``.
 
-    It opens with the features that the first model has of the first example.
+    It opens with the prediction of the first model for the first example.
     """
 
     def __init__(self, models: Mapping[str, views.Model]) -> None:
@@ -121,37 +122,39 @@ class Page:
         gr.Markdown(CREDIT)
 
     def _add_results(self, name: str) -> None:
-        start = self.image.value['path'], *START
-        features, attention, caption = views.explain(self.models[name], *start)
-        self.view = gr.State(FEATURES)
-        with gr.Tabs() as self.tabs:
-            with gr.Tab(FEATURES), gr.Row():
+        model, file = self.models[name], self.image.value['path']
+        found = views.keep_scores(views.predict(model, file, 'config'), START_SCORE)
+        self.view = gr.State(PREDICTION)
+        with gr.Tabs(selected=PREDICTION) as self.tabs:
+            with gr.Tab(FEATURES, id=FEATURES), gr.Row():
                 with gr.Column(min_width=300):
                     gr.Markdown(ABOUT_FEATURES)
-                    self.features = gr.HTML(to_html(features), elem_id='features')
+                    self.features = gr.HTML(elem_id='features')
                     self.sliders = [gr.Slider(32, views.MAX_SIDE, START[0], step=32, label=SIDE)]
                 with gr.Column(min_width=300):
                     gr.Markdown(ABOUT_ATTENTION)
                     self.attention = gr.Image(
-                        attention,
                         alt_text='Attention',
                         interactive=False,
                         show_label=False,
                         buttons=['download'],
                     )
-                    self.caption = gr.Markdown(caption)
+                    self.caption = gr.Markdown()
                     for label, value in zip(PERCENT, START[1:], strict=True):
                         self.sliders.append(gr.Slider(0, 100, value, step=1, label=label))
-            with gr.Tab(PREDICTION):
+            with gr.Tab(PREDICTION, id=PREDICTION):
                 gr.Markdown(ABOUT_PREDICTION)
-                self.prediction, self.table = gr.HTML(), gr.Markdown()
+                self.prediction = gr.HTML(to_html([views.draw(model, file, found)]))
+                self.table = gr.Markdown(views.to_table(model, found))
                 label = f'{SIDE}; 0: the test scale'
                 self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
-            with gr.Tab(SIZES):
+            with gr.Tab(SIZES, id=SIZES):
                 gr.Markdown(ABOUT_SIZES)
                 self.sizes = gr.HTML()
         lowest = views.LOWEST_SCORE
-        self.score = gr.Slider(lowest, 1, 0.5, step=0.05, label='Lowest score', visible=False)
+        visible = model.predictor.task == 'detection'
+        label = 'Lowest score'
+        self.score = gr.Slider(lowest, 1, START_SCORE, step=0.05, label=label, visible=visible)
 
     def _connect(self) -> None:
         given = self.image.upload(self.accept, self.image, self.image, **QUICK)
@@ -161,14 +164,14 @@ class Page:
             [self.name, self.image],
             **QUICK,
         )
+        renamed = self.name.input(self.follow, [self.name, self.image], self.image, **QUICK)
         switched = self.tabs.select(self.switch, None, self.view, **QUICK)
         pointed = self.attention.select(self.point, self.attention, self.sliders[2:], **QUICK)
         self.name.change(lambda name: self.models[name].describe(), self.name, self.about, **QUICK)
         sliders = [*self.sliders, self.side, self.score]
         pictures = [self.features, self.attention, self.prediction, self.sizes]
         for event in (
-            *(event.success for event in (given, picked, switched, pointed)),
-            self.name.input,
+            *(event.success for event in (given, picked, renamed, switched, pointed)),
             *(slider.release for slider in sliders),
         ):
             event(
@@ -192,6 +195,15 @@ class Page:
             # Not an error: the page would keep the result of another image, and no event follows.
             gr.Warning(html.escape(error.reason), title='The image cannot be used')
             return None
+
+    def follow(self, name: str, file: str | None) -> Any:
+        """The example of a model that was chosen, in place of another example."""
+        if file is not None:
+            shown = views.read_upload(file)
+            if not any(np.array_equal(one.image, shown) for one in examples()):
+                return gr.skip()  # the user's own image stays
+        own = [one.image for one in examples() if one.model == name]
+        return own[0] if own else gr.skip()
 
     def switch(self, event: gr.SelectData) -> str:
         """The view of a tab."""

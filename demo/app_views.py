@@ -62,12 +62,15 @@ class Model:
 
 
 def list_models(device: str | None, given: tuple[Config, str] | None = None) -> dict[str, Model]:
-    """The models by name: that of ``given`` (config, checkpoint) first, then those that ship."""
+    """The models by name: that of ``given`` (config, checkpoint) first, then those that ship, in
+    the order of their examples.
+    """
     models = {}
     if given is not None:
         models[Path(given[1]).name] = Model(lambda: given[0], given[1], device)
-    for name, entry in shipped_weights().items():
-        models[name] = Model(partial(read_config, entry.config_file), name, device)
+    for example in examples():
+        config = shipped_weights()[example.model].config_file
+        models[example.model] = Model(partial(read_config, config), example.model, device)
     return models
 
 

@@ -34,7 +34,7 @@ class Example(NamedTuple):
 @cache
 def examples() -> list[Example]:
     """The example images."""
-    return [open_church(), draw_smear(), open_street()]
+    return [open_street(), draw_smear(), open_church()]
 
 
 def open_church() -> Example:

@@ -66,12 +66,23 @@ def test_every_shipped_model_has_an_example_a_purpose_and_its_classes(app):
         assert text.count('**') == 6
 
 
-def test_it_opens_with_a_finished_example(app):
+def test_it_opens_with_a_finished_prediction_of_the_street(app):
     page = app.page
-    assert page.features.value.count('<img') == 1 and page.attention.value
-    assert '512 x 384 px as 32 x 24 places' in page.features.value
-    assert '**Classes.** tench' in page.about.value
+    assert page.name.value == SEGMENTOR and page.tabs.selected == 'Prediction'
+    assert '640 x 480 px | building 2' in page.prediction.value
+    assert page.prediction.value.endswith('good size</figcaption></figure></div>')
+    assert '| building | 2' in page.table.value
     assert page.score.visible is False
+
+
+def test_another_model_brings_its_example_but_keeps_an_own_image(app, file):
+    page = app.page
+    for before in (SEGMENTOR, CLASSIFIER):
+        shown = page.follow(DETECTOR, file(before))
+        assert np.array_equal(shown, example(DETECTOR).image)
+    assert np.array_equal(page.follow(DETECTOR, None), example(DETECTOR).image)
+    own = page.follow(DETECTOR, file(example(SEGMENTOR).image[:, ::-1]))
+    assert own == gradio.skip()
 
 
 def test_boxes_are_those_of_the_inferencer(app, views, file):
@@ -263,8 +274,8 @@ def call(app, number, *data):
     return dict(done, warning=' '.join(said))
 
 
-def ask_features(app, place=None, value=None):
-    """The answer to a request for features, with another value at one place."""
+def ask_result(app, place=None, value=None):
+    """The answer to a request for a result, with another value at one place."""
     # Image, model, a state, which the server keeps; side, layer and point; side; score.
     image = dict(app.page.image.value, meta=dict(_type='gradio.FileData'))
     data = [image, CLASSIFIER, None, 64, 0, 50, 50, 0, 0.5]
@@ -275,10 +286,10 @@ def ask_features(app, place=None, value=None):
 
 
 def test_numbers_and_names_of_requests_are_bounded(app):
-    assert ask_features(app)['success']
+    assert ask_result(app)['success']
     wrong = {1: '../../etc/passwd', 3: 12000, 4: 999, 6: 101, 7: 12000, 8: 2}
     for place, value in wrong.items():
-        answer = ask_features(app, place, value)
+        answer = ask_result(app, place, value)
         assert not answer['success'], (place, answer)
 
 
@@ -373,7 +384,7 @@ def test_files_of_an_upload_are_opened(app, tmp_path):
     status, text = ask(app, '/gradio_api/upload', method='POST', body=body, **kind)
     (path,) = json.loads(text)
     assert status == 200
-    answer = ask_features(app, 0, dict(path=path, meta=dict(_type='gradio.FileData')))
+    answer = ask_result(app, 0, dict(path=path, meta=dict(_type='gradio.FileData')))
     assert answer['success']
 
 
@@ -438,7 +449,7 @@ def test_slow_connections_do_not_lock_others_out(app):
     try:
         for connection in slow:
             connection.sendall(b'POST /gradio_api/upload HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-')
-        assert ask(app, '/config')[0] == 200 and ask_features(app)['success']
+        assert ask(app, '/config')[0] == 200 and ask_result(app)['success']
     finally:
         for connection in slow:
             connection.close()
