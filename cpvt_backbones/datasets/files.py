@@ -1,6 +1,5 @@
 """Find files, split them, and read their text."""
 
-import difflib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -49,16 +48,6 @@ UNREAD_SUFFIXES = (
     '.svg',
     '.tga',
 )
-
-
-def must_exist(path: Path, argument: str) -> None:
-    """``FileNotFoundError`` for a path that is not there, with the most similar name beside it."""
-    if path.exists():
-        return
-    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    similar = difflib.get_close_matches(path.name, beside, n=1)
-    hint = f'; did you mean {str(path.parent / similar[0])!r}?' if similar else ''
-    raise FileNotFoundError(f'{argument}: there is no file or folder {str(path)!r}{hint}')
 
 
 def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = None) -> list[str]:

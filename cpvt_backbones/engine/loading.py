@@ -77,7 +77,8 @@ class LoadClassMap:
 
     Examples:
         ```python
-        train_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadClassMap')]
+        load_map = dict(type='LoadClassMap')
+        train_pipeline = [dict(type='LoadImageFromFile'), load_map]
         ```
     """
 

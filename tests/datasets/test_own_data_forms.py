@@ -26,7 +26,7 @@ def test_forms_are_recognised(coco, masks, photos, table):
         ('vocc photos', 'there is no file or folder'),
         ('masks images maskss', "did you mean 'masks'?"),
         ('./images ./masks --classes none.txt', '--classes: there is no file or folder'),
-        ('photos --val x', '--val: only coco and instances have it, the data are folders'),
+        ('photos --val photos', '--val: only coco and instances have it, the data are folders'),
         ('photos photos photos', 'recognised; name it'),
         ('coco images', 'coco takes 2 paths'),
         ('coco empty.json images', "is no COCO JSON: 'images' must be a list"),

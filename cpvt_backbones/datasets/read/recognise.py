@@ -16,7 +16,6 @@ from ..files import (
     is_image_folder,
     is_mask_folder,
     is_written,
-    must_exist,
     read_bytes,
 )
 from ..report import Report
@@ -62,7 +61,8 @@ def recognise(paths: Sequence[Path]) -> Form:
     ``InputError`` if it is none or not the only one.
     """
     for path in paths:
-        must_exist(path, 'data')
+        if not path.exists():
+            raise FileNotFoundError(f'data: there is no file or folder {str(path)!r}')
     if len(paths) == 2 and paths[0].is_dir() and paths[1].is_dir():
         return Form('masks', [*paths])
     if len(paths) == 2 and paths[0].suffix == '.json' and paths[1].is_dir():
