@@ -2,14 +2,16 @@
 
 An index of a class means nothing without its name: a checkpoint of (a, b, c) under a config of (c,
 a, b) has the right shapes and is scored on the wrong classes. Names in another order are refused,
-not permuted: how the rows of a layer depend on the class is a head's own business (anchors,
-background, boxes of each class), and a wrong guess is silent.
+not permuted. Only a training that starts from weights keeps rows by name, in layers whose rows are
+known (:func:`keep_rows`).
 """
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from cpvt_backbones.weights import FOLDER, shipped_weights
 
@@ -73,3 +75,45 @@ def class_difference(theirs: list[str] | None, ours: list[str] | None) -> str:
 def _shown(names: list[str]) -> str:
     more = f', ... ({len(names)} in all)' if len(names) > _SHOWN else ''
     return f'({", ".join(names[:_SHOWN])}{more})'
+
+
+def keep_rows(
+    key: str, own: Tensor, stored: Tensor, ours: Sequence[str], theirs: Sequence[str]
+) -> list[str]:
+    """Copy the rows of classes with the same name into the last layer of a model.
+
+    Args:
+        key: Name of the weight or bias.
+        own: The model's, (rows, ...); changed in place.
+        stored: The checkpoint's.
+        ours: The model's classes.
+        theirs: The checkpoint's.
+
+    Returns:
+        The names of classes that keep their rows; empty if the layout of the layer is not known.
+    """
+    layer = key.rpartition('.')[0].rpartition('.')[2]
+    new, old = (_rows(layer, len(own), len(ours)), _rows(layer, len(stored), len(theirs)))
+    if not new or not old or len(new[0]) != len(old[0]):
+        return []
+    places = {name: index for index, name in enumerate(theirs)}
+    kept = [name for name in ours if name in places]
+    for index, name in enumerate(ours):
+        if name in places:
+            own[new[index]] = stored[old[places[name]]].to(own)
+    has_background = len(own) == len(ours) + 1 and len(stored) == len(theirs) + 1
+    if has_background:
+        own[-1] = stored[-1].to(own)
+    return kept
+
+
+def _rows(layer: str, rows: int, classes: int) -> list[list[int]]:
+    """Rows of each class in a layer of mmdet, mmseg or mmpretrain; empty if they are not known."""
+    if 'reg' in layer:  # four offsets for each class
+        known = rows == 4 * classes
+        return [list(range(4 * c, 4 * c + 4)) for c in range(classes)] if known else []
+    if rows in (classes, classes + 1):  # the background is the last
+        return [[c] for c in range(classes)]
+    if 'cls' in layer and rows % classes == 0:  # the classes of each anchor
+        return [list(range(c, rows, classes)) for c in range(classes)]
+    return []

@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
-from .classes import SAME_CLASSES, class_difference, classes_of, stored_meta
+from .classes import SAME_CLASSES, class_difference, classes_of, keep_rows, stored_meta
 from .conversion.convert import check_values
 from .conversion.families import stored_weights
 from .loading import naming_file, refuse_missing, unwrap, weights_in
@@ -180,14 +180,38 @@ def check_loaded(
             )
         check_values(weights, wanted)
         if class_layers:
-            stored: Any = stored_weights(content)
-            for key in class_layers:
-                stored[key if key in stored else f'module.{key}'] = wanted[key].clone()
+            theirs = classes_of(stored_meta(content, checkpoint))
+            kept = _replace(class_layers, content, wanted, ours=classes, theirs=theirs)
             layers = ', '.join(dict.fromkeys(key.rpartition('.')[0] for key in class_layers))
             reason = difference or 'it has other classes'
-            print_log(
-                f'load {checkpoint}: {reason}, so {layers} starts from random weights', 'current'
-            )
+            text = f'load {checkpoint}: {reason}, so {layers} starts from random weights'
+            if kept:
+                rest = [name for name in classes or () if name not in kept]
+                text += f', but for the rows of {shorten(kept)}; new are {shorten(rest) or "none"}'
+            print_log(text, 'current')
+
+
+def _replace(
+    layers: Collection[str],
+    content: dict[str, Any],
+    wanted: Mapping[str, Tensor],
+    *,
+    ours: list[str] | None,
+    theirs: list[str] | None,
+) -> list[str]:
+    """Replace class layers of a checkpoint by the model's own, with the rows of the same classes.
+
+    Returns:
+        The classes that keep their rows in every layer.
+    """
+    stored: Any = stored_weights(content)
+    kept = list(ours or ())
+    for key in layers:
+        own, place = wanted[key].clone(), key if key in stored else f'module.{key}'
+        found = keep_rows(key, own, stored[place], ours, theirs) if ours and theirs else []
+        kept = [name for name in kept if name in found]
+        stored[place] = own
+    return kept
 
 
 def _class_layers(

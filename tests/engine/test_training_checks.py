@@ -15,6 +15,7 @@ from tiny import ONE_BLOCK
 from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError, check_loaded, mmengine_loader
+from cpvt_backbones.checkpoints.classes import keep_rows
 from cpvt_backbones.engine.training_checks import (
     TrainingCheckHook,
     check_checkpoint,
@@ -74,9 +75,10 @@ def meta_of(names):
         ('abcd', 'other classes'),
     ],
 )
-def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch):
-    """Their number is the same, so that no shape shows it."""
-    model, before = (tiny.build(BUILDERS[layer](classes=3)) for _ in range(2))
+def test_classes_of_the_same_name_keep_their_rows(layer, names, kind, monkeypatch):
+    """The others start from random weights. No shape shows which they are."""
+    model = tiny.build(BUILDERS[layer](classes=3))
+    before = tiny.build(BUILDERS[layer](classes=len(names)))
     content = dict(content_of(before), meta=meta_of(tuple(names)))
     told = []
     monkeypatch.setattr(mmengine_loader, 'print_log', lambda message, logger: told.append(message))
@@ -84,11 +86,16 @@ def test_other_names_start_the_class_layer_anew(layer, names, kind, monkeypatch)
     lists = f'{kind}: ({", ".join(names)}), the config has (a, b, c), so {layer} starts from random'
     assert len(told) == 1 and lists in told[0]
     for key, value in before.state_dict().items():
-        kept = torch.equal(content['state_dict'][f'module.{key}'], value)
-        if key.startswith(layer):
-            assert torch.equal(content['state_dict'][f'module.{key}'], model.state_dict()[key])
-        else:
-            assert kept, key
+        found = content['state_dict'][f'module.{key}']
+        if not key.startswith(layer):
+            assert torch.equal(found, value), key
+            continue
+        for row, name in enumerate('abc'):
+            source = value[names.index(name)] if name in names else model.state_dict()[key][row]
+            assert torch.equal(found[row], source)
+    kept = [name for name in 'abc' if name in names]
+    new = 'c' if 'c' not in names else 'none'
+    assert told[0].endswith(f'but for the rows of {", ".join(kept)}; new are {new}')
     content = dict(content_of(before), meta=meta_of(tuple(names)))
     with pytest.raises(CheckpointError, match=rf'{kind}: .*give metainfo.classes'):
         check_checkpoint(Running(model, 'abc', resume=True), content)
@@ -320,3 +327,35 @@ def test_a_detector_without_any_object_is_not_trained():
             check_objects(nothing, ['racoon'])
     for data in (Objects([], [1, 0]), Objects(), [1, 2]):
         check_objects(data, ['racoon'])
+
+
+@pytest.mark.parametrize(
+    ('layer', 'rows', 'kept'),
+    [
+        ('bbox_head.retina_cls', lambda c: 3 * c, lambda c, old: [c, c + old, c + 2 * old]),
+        ('roi_head.bbox_head.fc_cls', lambda c: c + 1, lambda c, old: [c]),
+        ('roi_head.bbox_head.fc_reg', lambda c: 4 * c, lambda c, old: [*range(4 * c, 4 * c + 4)]),
+        ('roi_head.bbox_head.fc_reg', lambda c: 4, None),
+        ('roi_head.mask_head.conv_logits', lambda c: c, lambda c, old: [c]),
+        ('decode_head.conv_seg', lambda c: 2 * c, None),
+    ],
+)
+def test_rows_of_a_class(layer, rows, kept):
+    """Of anchors, with a background, four offsets; not of a box for all classes."""
+    theirs, ours = list('abcdefg'), list('xfb')
+    stored = torch.arange(float(rows(7)))[:, None]
+    own = -1 - torch.arange(float(rows(3)))[:, None]
+    before = own.clone()
+    found = keep_rows(f'{layer}.weight', own, stored, ours, theirs)
+    assert found == ([] if kept is None else ['f', 'b'])
+    if kept is None:
+        assert torch.equal(own, before)
+        return
+    for index, name in enumerate(ours):
+        places = kept(index, 3)
+        source = before[places]
+        if name in theirs:
+            source = stored[kept(theirs.index(name), 7)]
+        assert torch.equal(own[places], source)
+    if 'fc_cls' in layer:
+        assert own[-1] == stored[-1]
