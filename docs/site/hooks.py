@@ -396,7 +396,7 @@ def both_themes(picture: str) -> str:
 
 
 def readme_peers() -> str:
-    """The table of the README that begins with a column of timm."""
-    text = (ROOT / 'README.md').read_text(encoding='utf-8')
+    """The table of docs/ports.md that begins with a column of timm."""
+    text = (ROOT / 'docs/ports.md').read_text(encoding='utf-8')
     (table,) = re.findall(r'^\| \| timm \|.+?\n\n', text, re.DOTALL | re.M)
     return table

@@ -19,7 +19,7 @@ TEXT = README.read_text(encoding='utf-8')
 BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize('toolbox', ['mmdet', 'mmseg'])
+@pytest.mark.parametrize('toolbox', ['mmdet'])
 def test_a_config_builds_the_model_with_pretrained_weights(toolbox, tmp_path):
     pytest.importorskip(toolbox)
     (block,) = (block for block in BLOCKS if f"'{toolbox}::" in block)

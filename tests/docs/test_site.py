@@ -184,52 +184,6 @@ def test_cost_of_a_shipped_model():
         assert row.gmacs == pytest.approx(float(costs()[name, row.height]['gmacs']), rel=1e-5)
 
 
-def test_accuracies_in_the_readme_are_the_best_of_the_cards():
-    pattern = (
-        r'^\| \[`(\S+)`\].* \| (?:top-1|mIoU|box AP) ([\d.]+) at (\d+)(?: x \d+)? px(?:; .*)? \|$'
-    )
-    rows = re.findall(pattern, (ROOT / 'README.md').read_text(), re.M)
-    assert sorted(name for name, *_ in rows) == sorted(shipped_weights())
-    for name, value, width in rows:
-        card = (ROOT / f'cpvt_backbones/weights/{name}.md').read_text()
-        rows_of_card = re.findall(r'^\| [\d.]+(?:px)? \| (\d+) x \d+ \| ([\d.]+) \|$', card, re.M)
-        scores = {at: float(score) for at, score in rows_of_card}
-        assert max(scores, key=scores.get) == width
-        assert scores[width] == pytest.approx(float(value), abs=0.051), name
-
-
-def test_the_first_page_says_whose_its_figures_are():
-    """The models that ship have the best accuracy of their cards. Others' figures are marked, and
-    agree with the README.
-    """
-    page = (ROOT / 'docs/site/index.md').read_text()
-    readme = (ROOT / 'README.md').read_text()
-    own = r'^\| \*\*trained here:\*\* .* px \| (top-1|mIoU|box AP) ([\d.]+) \|$'
-    shipped = r'^\| \[`\S+`\].* \| (top-1|mIoU|box AP) ([\d.]+) at '
-    found = re.findall(own, page, re.MULTILINE)
-    assert sorted(found) == sorted(re.findall(shipped, readme, re.MULTILINE))
-    assert len(found) == len(shipped_weights())
-    others = r'^\| \*\*published\*\* by .*, not trained here: (\w+), .* \| (.+) ([\d.]+) \|$'
-    published = re.findall(others, page, re.MULTILINE)
-    assert [metric for _, metric, _ in published] == ['box AP', 'mIoU']
-    for data, metric, score in published:
-        row = (
-            rf'^\| {data} {metric}, .*Twins-PCPVT-S.* \| {score} \| published .*, not trained here'
-        )
-        assert re.search(row, readme, re.MULTILINE)
-    (sums,) = re.findall(r'^\| .* models above \| (.+?) \| \*\*trained here', readme, re.MULTILINE)
-    assert sorted(sums.split(', ')) == sorted(value for _, value in found)
-
-
-@pytest.mark.parametrize('page', ['README.md', 'docs/site/index.md'])
-def test_the_advice_without_weights_has_the_figure_of_the_study(page):
-    text = ' '.join((ROOT / page).read_text().split())
-    study = (ROOT / 'docs/evidence/imagenette.md').read_text()
-    row = r'PEG at 0-5 minus RoPE, axial, top-1 at 112 px, > -1 .*?\| \+([\d.]+) '
-    (gain,) = re.findall(row, study)
-    assert f'PEG is {float(gain):.1f} points of top-1 ahead of RoPE' in text
-
-
 class Loads(HTMLParser):
     """Addresses that a browser fetches by itself."""
 
