@@ -524,6 +524,8 @@ def add_model_arguments(parser: Parser, *, images: bool = False, exported: bool 
     parser.add_argument('rest', nargs='*', metavar=metavar, help=f'{CHECKPOINT}{rest}')
 
     def check(args: argparse.Namespace) -> None:
+        if getattr(args, 'draw', False):  # reads the tables of an earlier run alone
+            return
         suffixes = EXPORTED_SUFFIXES if exported else ()
         words = [args.config, *args.rest]
         config, checkpoint, inputs = split_model(words, images=images, exported=suffixes)

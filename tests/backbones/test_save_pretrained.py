@@ -77,13 +77,20 @@ OTHER_TRUNK = dict(
     final_norm=False,
 )
 
+OTHER_PYRAMID = dict(
+    embed_norm_eps=1e-3,
+    final_norm=False,
+    mask_window_padding=False,
+    norm_after_stage=True,
+)
+
 
 @pytest.mark.parametrize(
     ('build', 'arguments'),
     [
         (column, dict(**OTHER_TRUNK, out_indices=[2], with_dist_token=True, out_type='raw')),
         (multi_scale, dict(**OTHER_TRUNK, out_indices=[1, 2], source='taps', taps=[0, 1, 2, 2])),
-        (pyramid, dict(out_indices=[3], out_type='raw', embed_norm_eps=1e-3, final_norm=False)),
+        (pyramid, dict(**OTHER_PYRAMID, out_indices=[3], out_type='raw')),
     ],
 )
 def test_every_argument_of_the_constructor_comes_back(build, arguments, tmp_path):
