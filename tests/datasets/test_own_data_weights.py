@@ -273,6 +273,27 @@ def test_a_backbone_of_each_public_name(backbone_of, name, task):
     assert type(model.position_encodings[-1]).__name__ == 'PEGPosition'
 
 
+@pytest.mark.parametrize(
+    ('name', 'expected'),
+    {
+        'retinanet_pvt_small-coco': dict(type='PyramidCPVT', arch='small'),
+        'semantic_fpn_twins_svt_base-ade20k': dict(type='PyramidCPVT', arch='svt_base'),
+        'deit_small_384-imagenet': None,
+        'deit_base_384-imagenet': dict(type='CPVT', arch='base', img_size=384),
+    }.items(),
+)
+def test_the_backbone_of_a_published_model(backbone_of, name, expected):
+    """Of the name only the config is read; the weights are loaded when the training starts."""
+    task = 'classifier' if 'imagenet' in name else 'segmentor'
+    if expected is None:
+        with pytest.raises(FileNotFoundError, match="did you mean 'deit_"):
+            backbone_of(task, name)
+        return
+    found = backbone_of(task, name)
+    assert {key: found.arguments.get(key) for key in expected} == expected
+    assert found.arguments['init_cfg'] == name
+
+
 def test_bands_and_weights(backbone_of, tmp_path):
     weights = tmp_path / 'mine.pth'
     torch.save(deit().state_dict(), weights)

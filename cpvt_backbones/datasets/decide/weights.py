@@ -23,7 +23,8 @@ from cpvt_backbones.checkpoints import (
 from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import ceil_div
-from cpvt_backbones.weights import shipped_weights
+from cpvt_backbones.toolboxes import read_config
+from cpvt_backbones.weights import published_weights, shipped_weights
 
 # Levels of a backbone that the neck of a task takes: 0 is stride 4, 3 is stride 32.
 LEVELS = {
@@ -46,8 +47,9 @@ NOT_OF_WEIGHTS = (
     'init_cfg',
 )
 ACCEPTED = (
-    'names of docs/weights.md, such as timm://deit_small_patch16_224.fb_in1k, shipped weights,'
-    ' none, and files and folders of a ViT, PVT, Twins-PCPVT or CPVT'
+    'names of docs/weights.md, such as timm://deit_small_patch16_224.fb_in1k or'
+    ' retinanet_pvt_small-coco, shipped weights, none, and files and folders of a ViT, PVT,'
+    ' Twins-PCPVT or CPVT'
 )
 
 
@@ -90,7 +92,7 @@ def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pr
         return None
     content = None
     try:
-        if '://' in weights:
+        if '://' in weights or weights in published_weights():
             described, assumed = _by_name(weights), ''
         else:
             locate_checkpoint(weights, argument='--weights')
@@ -113,7 +115,9 @@ def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pr
 
 
 def _by_name(weights: str) -> dict[str, Any]:
-    """Type and arguments of the model that a public name says."""
+    """Type and arguments of the backbone that a public name says."""
+    if published := published_weights().get(weights):
+        return read_config(published.config_file).model.backbone.to_dict()
     described = public_backbone(weights)
     scheme, _, name = weights.partition('://')
     if described is None or (scheme == 'timm' and not _is_in_timm(name)):
