@@ -1,20 +1,8 @@
 """Tiny data and tiny models, so that every command line can really run."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from digit_scenes import write_scenes
 from own_data_sets import class_folders
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope='session', autouse=True)
-def _tools_are_importable():  # as when Python runs one of them
-    sys.path.insert(0, str(ROOT / 'tools'))
-    yield
-    sys.path.remove(str(ROOT / 'tools'))
 
 
 @pytest.fixture(scope='session')
