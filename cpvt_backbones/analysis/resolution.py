@@ -132,7 +132,7 @@ def sweep(
         cfg = read_config(
             shipped.config_file,
             cfg_options={
-                # with a folder of images for each class
+                # with a folder of images for each class, in their order
                 'test_dataloader.dataset.data_root': 'photos',
                 'test_dataloader.dataset.data_prefix': '',
             },
