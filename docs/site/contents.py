@@ -92,9 +92,10 @@ PAGES = {
     },
     'weights': {
         'weights': Page(
-            'Shipped weights (API)',
-            'shipped_weights find_shipped',
-            'ShippedWeights sha256_of repository_file shipped_file similar_names',
+            'Models by name (API)',
+            'published_weights shipped_weights find_shipped',
+            'PublishedWeights ShippedWeights named_models sha256_of repository_file shipped_file'
+            ' similar_names',
         ),
     },
     'engine': {
