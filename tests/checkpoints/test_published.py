@@ -189,7 +189,8 @@ def test_a_file_of_mmdets_vitdet_opens(tmp_path):
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs if 'backbone' not in key)
 
 
-@pytest.mark.parametrize('path', only(of=CONFIGS), ids=lambda path: path.stem)
+@pytest.mark.full
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_a_whole_model_computes_the_same(path):
     row = measure(path)
     assert float(row[1]) <= BOUND
