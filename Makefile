@@ -38,7 +38,7 @@ check: $(READY) lint  ## check style and types, run the quickest tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(QUICK) $(ARGS)
 
 # One thread per process: torch's thread pools would otherwise fight over the cores.
-test: $(READY)  ## run the tests of four minutes on two cores: one test of each kind
+test: $(READY)  ## run the tests of four minutes on two cores with AVX-512: one test of each kind
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
 test-all: .venv/.docs  ## run all tests but the slow ones

@@ -138,7 +138,11 @@ def count(config: Path, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    cli.make_parser(__doc__).parse_args(argv)
+    parser = cli.make_parser(__doc__)
+    parser.add_argument('--out', type=Path, default=FOLDER / 'index.json', help='the index')
+    args = parser.parse_args(argv)
+    if not args.out.parent.is_dir():
+        raise InputError(f'out: {str(args.out.parent)!r} is no folder')
     import cpvt_backbones  # noqa: F401  (registers the models)
 
     known, entries = published(), {}
@@ -166,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, entry in json.loads(index.read_text(encoding='utf-8')).items()
         if 'address' not in entry
     }
-    index.write_text(json.dumps(shipped | entries, indent=1) + '\n', encoding='utf-8')
+    args.out.write_text(json.dumps(shipped | entries, indent=1) + '\n', encoding='utf-8')
 
 
 if __name__ == '__main__':

@@ -56,7 +56,7 @@ WARNED_NOISE = (
     'The given buffer is not writable',  # torch.export: of the file that it reads
 )
 CUDA_LOGGER = 'torch.utils.cpp_extension'  # warns of a compiler for CUDA on a machine without a GPU
-CHECKPOINT = 'file, shipped name or work directory (only best_*.pth, or newest)'
+CHECKPOINT = 'file, name, or work directory (its only best_*.pth, else the newest)'
 # Functions of mmengine that pass keys of a config to a constructor.
 BUILDERS = (
     'build_from_cfg',
@@ -515,7 +515,9 @@ def add_model_arguments(parser: Parser, *, images: bool = False, exported: bool 
 
     :func:`split_model` reads them.
     """
-    alone = 'the name of shipped weights' + (' or a file of cpvt export' if exported else '')
+    alone = 'the name of a shipped or published model' + (
+        ' or a file of cpvt export' if exported else ''
+    )
     parser.add_argument(
         'config', metavar='CONFIG', help=f'config file; {alone} stands alone for CONFIG CHECKPOINT'
     )

@@ -2,7 +2,7 @@
 
     cpvt infer CONFIG CHECKPOINT photo.jpg photos/ 'scans/**/*.tif'
     cpvt infer model.onnx photos/    # a file of cpvt export
-    cpvt infer NAME photos/          # shipped weights
+    cpvt infer NAME photos/          # a model by name
 
 Writes records.jsonl after each image; predictions.json (boxes: COCO results), images.json and
 failed.json at the end; vis/ (pictures), pred/ (class maps). Run it again after an interruption.

@@ -46,7 +46,8 @@ def test_a_config_builds_the_model_with_pretrained_weights(toolbox, tmp_path):
 def test_the_config_of_a_classifier_on_the_first_page_builds(tmp_path):
     pytest.importorskip('mmpretrain')
     page = (README.parent / 'docs/site/index.md').read_text(encoding='utf-8')
-    (block,) = re.findall(r'^```python\n(.+?)^```', page, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r'^```python\n(.+?)^```', page, re.DOTALL | re.MULTILINE)
+    (block,) = (block for block in blocks if 'classifier_cpvt.py' in block)
     (tmp_path / 'mine.py').write_text(block)
     cfg = read_config(tmp_path / 'mine.py')
     assert cfg.model.backbone.init_cfg == 'timm://twins_pcpvt_small.in1k'
