@@ -24,11 +24,7 @@ from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.toolboxes import read_config
 
 BOUND = 1e-5
-NOT_MEASURED = {
-    'retinanet_pvtv2-b4_fpn_1x_coco',
-    'retinanet_pvtv2-b5_fpn_1x_coco',
-    'vit_vit-b16_mln_upernet_8xb2-160k_ade20k-512x512',
-}
+NOT_MEASURED = {'retinanet_pvtv2-b5_fpn_1x_coco'}
 PYRAMID = dict(
     depths=(1, 1, 2, 2),
     embed_dims=(16, 32, 80, 64),
