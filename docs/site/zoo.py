@@ -108,6 +108,8 @@ def shipped_models(costs: dict[str, dict[tuple[int, int], dict[str, str]]]) -> l
     index = json.loads((ROOT / 'cpvt_backbones/weights/index.json').read_text())
     models = []
     for name, shipped in index.items():
+        if 'backbone' not in shipped:  # published by others: configs/published
+            continue
         card = f'cpvt_backbones/weights/{name}.md'
         rows = [
             line.strip('| ').split(' | ')

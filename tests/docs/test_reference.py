@@ -3,8 +3,6 @@
 import ast
 import inspect
 import re
-import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -163,126 +161,6 @@ def test_a_config_in_a_docstring_builds(name, tmp_path):
     maps = model.backbone(torch.rand(1, 3, 64, 96))
     assert [one.shape[1] for one in maps] == model.neck.in_channels
     assert len(model.neck(maps)) == len(model.bbox_head.prior_generator.strides)
-
-
-@pytest.fixture(scope='module')
-def site():
-    """The module that writes the pages of the reference."""
-    sys.path.insert(0, str(ROOT / 'docs/site'))
-    try:
-        return import_module('reference')
-    finally:
-        sys.path.remove(str(ROOT / 'docs/site'))
-
-
-def test_every_name_is_imported_from_where_the_reference_says(site):
-    for names in site.entries().values():
-        for path, entry in names.items():
-            try:
-                module = import_module(site.import_path(entry))
-            except ImportError:  # of a toolbox that is not installed
-                continue
-            found = getattr(module, entry.name)
-            assert f'{found.__module__}.{found.__qualname__}' == path
-            text = entry.docstring.value if entry.docstring else ''
-            lines = re.findall(rf'from (cpvt_backbones[\w.]*) import .*\b{entry.name}\b', text)
-            assert {*lines} <= {site.import_path(entry)}, 'its example imports it from elsewhere'
-    (peg,) = (one for one in site.entries()['layers'].values() if one.name == 'PEG')
-    assert site.import_path(peg) == 'cpvt_backbones'
-
-
-def parameter_rows(one):
-    """Names of the arguments that a docstring describes; a row may have several."""
-    for section in one.docstring.parse('google', warnings=False) if one.docstring else ():
-        if section.kind.value == 'parameters':
-            for row in section.value:
-                yield from row.name.replace('*', '').split(', ')
-
-
-def test_arguments_are_described_in_the_order_of_the_signature(site):
-    """Those of another class, which the site adds, stand among a class's own."""
-    extension = import_module('arguments').SharedArguments()  # which `site` has imported
-    extensions = griffe.load_extensions(extension)
-    package = griffe.load('cpvt_backbones', search_paths=[str(ROOT)], extensions=extensions)
-    described = {}
-    for names in site.entries().values():
-        for path in names:
-            one = package[path.removeprefix('cpvt_backbones.')]
-            functions = [*one.functions.values()] if one.is_class else []
-            for owner in (one, *functions):
-                if rows := [*parameter_rows(owner)]:
-                    order = [parameter.name for parameter in owner.parameters]
-                    assert rows == [name for name in order if name in rows], owner.path
-                    described[owner.path] = rows
-    assert len(described) > 120
-    for path in ('cpvt.CPVT', 'multi_scale.MultiScaleCPVT', 'pyramid_cpvt.PyramidCPVT'):
-        rows = described[f'cpvt_backbones.backbones.{path}']
-        assert rows[-3:] == ['frozen_stages', 'with_cp', 'init_cfg']  # of Backbone
-
-
-def test_every_attribute_has_its_type(site):
-    for names in site.entries().values():
-        for path, entry in names.items():
-            if not entry.is_class or not entry.docstring:
-                continue
-            for section in entry.docstring.parse('google', warnings=False):
-                attributes = section.value if section.kind.value == 'attributes' else ()
-                for one in attributes:
-                    assert str(one.annotation) not in ('None', 'Any'), f'{path}.{one.name}'
-    (predictor,) = (one for one in site.entries()['inference'].values() if one.name == 'Predictor')
-    kinds = {
-        one.name: str(one.annotation)
-        for section in predictor.docstring.parse('google')
-        if section.kind.value == 'attributes'
-        for one in section.value
-    }
-    assert kinds['sizes'] == 'GoodSizes | None' and kinds['value_range'] == 'ValueRange | None'
-
-
-def test_names_that_guides_use_stand_in_the_index(site):
-    for room, name in (
-        ('inference', 'find_images'),
-        ('inference', 'read_image'),
-        ('checkpoints', 'read_checkpoint'),
-        ('checkpoints', 'locate_checkpoint'),
-        ('engine', 'predict_by_size'),
-        ('layers', 'Stage'),
-    ):
-        assert name in ' '.join(page.names for page in site.PAGES[room].values()).split()
-
-
-def test_each_name_has_one_page_of_its_folder(site):
-    """A page lists names that exist, and a name is on one page; the navigation has all pages."""
-    navigation = (ROOT / 'docs/mkdocs.yml').read_text(encoding='utf-8')
-    listed = re.findall(r'^ +- api/(\w+)\.md$', navigation, re.MULTILINE)
-    files = [file for pages in site.PAGES.values() for file in pages]
-    assert sorted(listed) == sorted([*files, 'names', 'command_line'])
-    texts = site.reference()
-    assert texts.keys() == {*files, 'names', 'command_line'}
-    for room, pages in site.PAGES.items():
-        names = {one.name: path for path, one in site.entries()[room].items()}
-        described = [
-            name for page in pages.values() for name in f'{page.names} {page.helpers}'.split()
-        ]
-        assert len({*described}) == len(described)
-        assert {*described} <= names.keys()
-        for name, path in names.items():
-            having = [file for file in pages if f'::: {path}\n' in texts[file]]
-            assert having == [site.page_of(room, name)]
-
-
-def test_names_stand_before_types_steps_and_modules(site):
-    """On the first page of a folder. A page without names has no helpers of names."""
-    texts, last = site.reference(), []
-    for room, pages in site.PAGES.items():
-        before, first, after = texts[room].partition('\n::: ')
-        assert first and len(before.splitlines()) < 60
-        assert not re.search(r'^\d+\. |type in a signature|[Tt]he modules', before, re.MULTILINE)
-        last += re.findall(r'^## ((?:Types|Steps|Modules).*)$', after, re.MULTILINE)
-        for file, page in pages.items():
-            assert page.names or 'Further names' not in texts[file]
-    found = ['Types', 'Types', 'Steps and modules', 'Types and modules', 'Modules']
-    assert last == found
 
 
 def test_every_type_alias_of_the_layers_is_defined_and_offered():
