@@ -233,7 +233,7 @@ SCALE = 'scale must be None'
         (dict(cfg={}), 'predictor excludes cfg'),
         (dict(cfg={}, predictor=None), 'checkpoint is needed, or a predictor'),
         (
-            dict(checkpoint='cpvt_tiny-imagenette', predictor=None),
+            dict(checkpoint='cpvt_tiny_gap-imagenete', predictor=None),
             "cfg is needed with checkpoint: .*; did you mean 'cpvt_tiny_gap-imagenette'",
         ),
         (
