@@ -1,5 +1,5 @@
 """Squash Imagenette's images to squares of one size, as configs/imagenette and
-projects/positional_encoding take them.
+the study of position encodings take them.
 
     python projects/shipped_weights/make_imagenette.py imagenette2
 
