@@ -24,7 +24,6 @@ from cpvt_backbones.checkpoints import load_weights
 from cpvt_backbones.toolboxes import read_config
 
 BOUND = 1e-5
-NOT_MEASURED = {'retinanet_pvtv2-b5_fpn_1x_coco'}
 PYRAMID = dict(
     depths=(1, 1, 2, 2),
     embed_dims=(16, 32, 80, 64),
@@ -194,7 +193,7 @@ def test_a_whole_model_computes_the_same(path):
 
 def test_the_table_has_every_config_within_the_bound():
     rows = table_rows()
-    assert {path.stem for path in CONFIGS} - {*rows} == NOT_MEASURED
+    assert {path.stem for path in CONFIGS} == {*rows}
     for name, cells in rows.items():
         exact = [cells[1], cells[3]] if 'twins' in name else cells[1:4]
         measured = [float(cell) for cell in exact if cell != 'refused there']
