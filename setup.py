@@ -118,7 +118,8 @@ setup(
     long_description=README.read_text(encoding='utf-8') if README.exists() else '',
     long_description_content_type='text/markdown',
     author='cpvt_backbones contributors',
-    license='Apache-2.0',
+    # Three files of weights have data whose terms exclude commercial use; their cards say so.
+    license='Apache-2.0 (code); weights: see cpvt_backbones/weights/*.md',
     classifiers=[
         'Programming Language :: Python :: 3',
         'Topic :: Scientific/Engineering :: Image Recognition',
