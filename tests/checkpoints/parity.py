@@ -66,6 +66,7 @@ PUBLIC = {
     'rope_mixed': 'RoPE-ViT, mixed',
     'rope': 'RoPE-ViT, axial',
     'clip': 'CLIP',
+    'radio|tipsv2': 'RADIO and TIPSv2',
     r'vit[_-](tiny|small|base|large)[_-]p(atch)?\d+_\d+$': 'ViT',
 }
 WIDTHS = dict(tiny=192, small=384, base=768)

@@ -68,9 +68,12 @@ SIZE = 'HEIGHTxWIDTH or SIDE in px is expected'
     [
         (['CPVT'], PLAIN),
         (["dict(type='CPVT', arch=open('x'))"], PLAIN),
-        (['c.py', '--shape', '0'], SIZE),
-        (['c.py', '--shape', '800', '600'], '--shape: write 800x600 for one size, 800x800 600x600'),
-        (['c.py', '--shape', '1x2x3'], SIZE),
+        (['cpvt=dict()', '--shape', '0'], SIZE),
+        (
+            ['cpvt=dict()', '--shape', '800', '600'],
+            '--shape: write 800x600 for one size, 800x800 600x600',
+        ),
+        (['cpvt=dict()', '--shape', '1x2x3'], SIZE),
         ([], 'a model, or the CSV of an earlier run as --out, is needed'),
         (['--out', 'none.csv'], "'none.csv': No such file or directory (the path starts from "),
     ],
