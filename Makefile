@@ -91,7 +91,6 @@ tables:  ## write the tables of measurements in docs again, from their CSV files
 	$(SPEED) export --rounds 3 --out $(DOCS)/benchmarks/export.csv
 	$(SPEED) gpu --rounds 2 --out $(DOCS)/benchmarks/gpu.csv
 	$(BIN)/python benchmarks/public_weights.py --docs $(DOCS)/weights.md
-	$(BIN)/python tests/reliability/report.py --docs $(DOCS)/reliability.md --recorded
 
 # Nothing is fetched but the packages; the site opens without a server: build/site/index.html.
 pictures: $(READY)  ## draw the pictures of README and docs again, from the models that ship

@@ -105,15 +105,20 @@ def test_the_table_of_out_indices_is_that_of_the_model():
 @pytest.mark.parametrize('arch', list_archs()['PyramidCPVT'])
 def test_the_table_of_stages_is_that_of_the_pyramid(arch):
     (found,) = [rows for rows in tables(PyramidCPVT) if rows[0][0] == 'out_indices']
-    columns = [[*map(int, column)] for column in zip(*(row[1:] for row in found), strict=True)]
-    assert len(columns) == 4
-    for stage, *column in columns:
+    rows = {row[0]: [*map(int, row[1:])] for row in found}
+    is_svt = arch.startswith('svt')
+    widths = rows[f'embed_dims of {arch if is_svt else "tiny to large"}']
+    for stage in range(4):
+        heads = widths[stage] // 32 if is_svt else rows['their num_heads'][stage]
+        ratio = 4 if is_svt else rows['their mlp_ratios'][stage]
         for index in (stage, stage - 4):
             model = build('PyramidCPVT', arch=arch, out_indices=index)
-            block = model.blocks[stage][0]
-            (stride,), (width,) = model.out_strides, model.out_channels
-            ratio = block.mlp.fc1.out_features // width
-            assert column == [stride, width, block.attn.num_heads, ratio, block.attn.sr_ratio]
+            block = model.blocks[stage][1]  # of Twins-SVT, the first is of windows
+            assert model.out_strides == (rows['stride, px'][stage],)
+            assert model.out_channels == (widths[stage],)
+            assert block.attn.num_heads == heads
+            assert block.mlp.fc1.out_features == ratio * widths[stage]
+            assert block.attn.sr_ratio == rows['sr_ratios'][stage]
 
 
 @pytest.mark.parametrize('name', CLASSES)
