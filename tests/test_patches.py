@@ -23,6 +23,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize('release', only(of=['5.1.0', '10.0']))
 def test_multimodal_models_are_left_out(release, tmp_path):
     """mmpretrain asks for the version of the distribution alone; no such package is there."""

@@ -104,6 +104,7 @@ def test_good_sizes_are_those_around_the_best(scores, low, high):
         good_sizes(rows[:1])
 
 
+@pytest.mark.full
 def test_finished_sizes_are_not_repeated(candidate, tmp_path, monkeypatch):
     model, table = candidate('mmseg'), tmp_path / 'sweep.csv'
     ran = []
@@ -144,6 +145,7 @@ def test_rows_of_another_source_are_refused(change, candidate, tmp_path):
     assert table.read_bytes() == written
 
 
+@pytest.mark.full
 def test_several_models_and_the_plot_of_the_table(candidate, tmp_path):
     models = [candidate('mmseg', 'first'), candidate('mmpretrain', 'second')]
     table = tmp_path / 'sweep.csv'

@@ -363,6 +363,7 @@ def test_shipped_weights_keep_the_recipe(call, data, tmp_path, task, weights):
     assert '_delete_' not in text and 'optim_wrapper' not in text
 
 
+@pytest.mark.full
 def test_from_a_file_to_predictions(call, data, tmp_path, capsys):
     """A DeiT of another name: one iteration of a detector, and its predictions."""
     pytest.importorskip('mmdet')

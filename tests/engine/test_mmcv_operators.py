@@ -271,6 +271,7 @@ for operator in ('carafe_forward', 'roi_pool_forward'):
     assert 'make setup OPERATORS=compiled' in printed
 
 
+@pytest.mark.full
 def test_they_can_be_refused():
     printed = run(
         """
@@ -309,6 +310,7 @@ import cpvt_backbones
     assert 'lacks them: import cpvt_backbones first' in printed
 
 
+@pytest.mark.full
 def test_compiled_operators_win(tmp_path):
     (tmp_path / '_ext.py').write_text('')
     printed = run(f"""

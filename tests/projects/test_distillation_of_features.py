@@ -71,6 +71,7 @@ def batch(count=4):
     return torch.randn(count, 3, 64, 64), samples
 
 
+@pytest.mark.full
 def test_the_recipe_trains_validates_and_gives_the_plain_classifier(
     teacher, image_folders, tmp_path
 ):

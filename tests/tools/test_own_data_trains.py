@@ -108,6 +108,7 @@ def test_class_maps(predicted, folder):
     assert np.mean(ious) > 0.35
 
 
+@pytest.mark.full
 def test_class_names(predicted, folder):
     pytest.importorskip('mmpretrain')
     truth = {}

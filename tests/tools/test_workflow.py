@@ -106,6 +106,7 @@ def test_a_config_that_cannot_be_used_is_refused(text, words, tmp_path, refused)
     assert message in line and all(name in line for name in names.split())
 
 
+@pytest.mark.full
 def test_a_checkpoint_in_the_home_folder_or_a_work_folder(tmp_path, monkeypatch, call):
     """Each tool takes what ``locate_checkpoint`` takes."""
     pytest.importorskip('mmpretrain')
