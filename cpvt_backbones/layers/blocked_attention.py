@@ -15,20 +15,22 @@ from .tokens import is_recording
 MIN_TOKENS = 128
 """Queries and keys from which blocks are faster than the fused kernel."""
 
+HEADS = 2
+"""Heads of a block: one product for each thread of two, so that the logits stay in the cache."""
+
 MAX_LOGITS = 1 << 25
 """Elements of the logits of a block at most, 64 MiB."""
 
 
-def block_rows(query: Tensor, key: Tensor) -> int:
-    """Queries of a block: 512, or 256 beyond 2,048 keys; fewer where their logits are too many.
+def block_rows(key: Tensor) -> int:
+    """Queries of a block: 1,024, or 512 beyond 2,048 keys; fewer where their logits are too many.
 
     Args:
-        query: (B, heads, T, d).
         key: (B, heads, S, d).
     """
-    batch, heads, keys, _ = key.shape
-    rows = 512 if keys <= 2048 else 256
-    return min(rows, MAX_LOGITS // (batch * heads * keys))
+    keys = key.shape[2]
+    rows = 1024 if keys <= 2048 else 512
+    return min(rows, MAX_LOGITS // (HEADS * keys))
 
 
 @functools.cache
@@ -52,11 +54,11 @@ def suits_blocks(query: Tensor, key: Tensor, value: Tensor) -> bool:
         return False
     if min(query.shape[2], key.shape[2]) < MIN_TOKENS:
         return False
-    return has_bfloat16_products() and block_rows(query, key) >= MIN_TOKENS
+    return has_bfloat16_products() and block_rows(key) >= MIN_TOKENS
 
 
 def attend_in_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v, for one block of queries after another.
+    """softmax(q k^T / sqrt(d)) v, for one block of queries of two heads after another.
 
     Args:
         query: (B, heads, T, d).
@@ -66,11 +68,18 @@ def attend_in_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         (B, heads, T, d). Its logits and weights are rounded to bfloat16; those of the fused kernel
         are in float32.
     """
-    rows = block_rows(query, key)
-    query = query * query.shape[3] ** -0.5
-    key = key.transpose(2, 3)
-    blocks = []
-    for block in query.split(rows, dim=2):
-        weights = (block @ key).softmax(dim=-1)
-        blocks.append(weights @ value)
-    return torch.cat(blocks, dim=2)
+    batch, heads, tokens, dim = query.shape
+    # Contiguous once: oneDNN would copy views of the fused projection for every block.
+    queries = (query * dim**-0.5).reshape(batch * heads, tokens, dim).contiguous()
+    keys = key.transpose(2, 3).reshape(batch * heads, dim, -1).contiguous()  # (B heads, d, S)
+    values = value.reshape(batch * heads, -1, value.shape[3]).contiguous()
+    rows = block_rows(key)
+    outputs = []
+    for head in range(0, batch * heads, HEADS):
+        few = slice(head, head + HEADS)
+        blocks = [
+            (block @ keys[few]).softmax(dim=-1) @ values[few]
+            for block in queries[few].split(rows, dim=1)
+        ]
+        outputs.append(torch.cat(blocks, dim=1))
+    return torch.cat(outputs).view(batch, heads, tokens, -1)
