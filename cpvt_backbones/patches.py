@@ -8,6 +8,7 @@
 | ``Config._get_cfg_path`` | ``_base_ = 'cpvt_backbones::...'`` finds no detector or no file |
 | ``sys.meta_path``: a finder, first | beside transformers 5, no toolbox imports |
 | ``MODULE2PACKAGE['mmseg']`` | ``_base_ = 'mmseg::...'`` fails with the maintained fork |
+| ``file_handlers`` of mmengine: YAML | a tag in a YAML config or metafile runs any function |
 
 The last finder serves mmcv's operators, such as NMS and RoIAlign, where mmcv has none of its own.
 mmengine retries a refused checkpoint with ``weights_only=False``. Without the fourth change, types
@@ -15,8 +16,8 @@ of our configs resolve in a registry ``cpvt_backbones``, which knows no detector
 is not installed has no configs. The first finder is there beside transformers 5 only: mmpretrain
 fails with "NoneType takes no arguments", and with it mmdet and mmseg.
 
-The second and the last change are mmengine's own means: ``register_scheme(force=True)`` and a
-table.
+The second and the last two changes are mmengine's own means: ``register_scheme(force=True)``, a
+table and ``register_handler``.
 """
 
 import importlib.util
@@ -31,8 +32,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import yaml
 from mmengine.config import Config
 from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.fileio import YamlHandler, register_handler
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 from mmengine.utils import is_installed
@@ -54,6 +57,7 @@ def apply() -> None:
     find_own_configs()
     leave_out_multimodal()
     find_mmseg(MODULE2PACKAGE)
+    read_yaml_as_data()
 
 
 class OperatorFinder(MetaPathFinder):
@@ -184,3 +188,30 @@ def find_mmseg(packages: dict[str, str]) -> None:
     """
     if not is_installed('mmsegmentation') and importlib.util.find_spec('mmseg') is not None:
         packages['mmseg'] = 'mmseg'
+
+
+# The loader in C is ten times as fast, and mmdet has 90 metafiles.
+_SafeLoader: Any = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
+
+
+class _DataLoader(_SafeLoader):
+    """YAML's plain data, and tuples, which mmengine writes with a tag of Python."""
+
+    def construct_tuple(self, node: yaml.SequenceNode) -> tuple[Any, ...]:
+        return tuple(self.construct_sequence(node, deep=True))
+
+
+_DataLoader.add_constructor('tag:yaml.org,2002:python/tuple', _DataLoader.construct_tuple)
+
+
+class DataYamlHandler(YamlHandler):
+    """mmengine's handler of YAML, without tags of Python such as ``!!python/object/apply``."""
+
+    def load_from_fileobj(self, file: Any, **options: Any) -> Any:
+        """Plain data and tuples; raises ``yaml.YAMLError`` for other tags."""
+        return super().load_from_fileobj(file, **{'Loader': _DataLoader, **options})
+
+
+def read_yaml_as_data() -> None:
+    """Let mmengine read YAML files, configs among them, by :class:`DataYamlHandler`."""
+    register_handler(['yaml', 'yml'])(DataYamlHandler)

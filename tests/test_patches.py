@@ -1,12 +1,15 @@
-"""mmpretrain, and with it mmdet and mmseg, import beside transformers 5."""
+"""Changes in other packages: transformers 5 beside the toolboxes, tags in YAML."""
 
 import subprocess
 import sys
 
 import pytest
+from mmengine.config import Config
 from tiny import only
 
 from cpvt_backbones import patches
+from cpvt_backbones.errors import InputError
+from cpvt_backbones.toolboxes import read_config
 
 SCRIPT = """
 import sys
@@ -50,3 +53,22 @@ def test_other_releases_change_nothing(release, monkeypatch):
     before = [*sys.meta_path]
     patches.leave_out_multimodal()
     assert sys.meta_path == before
+
+
+@pytest.mark.parametrize('base', [False, True], ids=['config', 'base'])
+def test_a_yaml_config_runs_nothing(base, tmp_path):
+    trace, file = tmp_path / 'trace', tmp_path / 'config.yaml'
+    file.write_text(f'work_dir: !!python/object/apply:os.system ["touch {trace}"]\n')
+    if base:
+        file = tmp_path / 'config.py'
+        file.write_text("_base_ = 'config.yaml'\n")
+    with pytest.raises(InputError, match=r'config\.(yaml|py).*python/object/apply:os.system'):
+        read_config(file)
+    assert not trace.exists()
+
+
+def test_a_yaml_config_of_plain_data_is_read(tmp_path):
+    content = dict(scale=(1333, 800), model=dict(type='CPVT', ratio=0.5, names=['a', None, True]))
+    Config(content).dump(tmp_path / 'config.yaml')
+    assert '!!python/tuple' in (tmp_path / 'config.yaml').read_text()
+    assert Config.fromfile(tmp_path / 'config.yaml').to_dict() == content
