@@ -1,6 +1,4 @@
-"""Cases of the benchmark: which models take turns in which setting, and the ratios and bars
-reported from them.
-"""
+"""Cases of the benchmark: which models take turns in which setting, and what pages compare."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -76,74 +74,34 @@ def title(setting: Iterable[Any]) -> str:
     return f'{comparison}, {height} x {width}, batch {batch}, {dtype}, {mode}, {device}'
 
 
-class Ratio(NamedTuple):
-    """A figure of one model, divided by that of a peer in the same round."""
+class Comparison(NamedTuple):
+    """Models of a case that a page compares with one of this package, the first."""
 
-    what: str  # name of the row
+    what: str  # model and setting
     case: BenchmarkCase
-    model: str
-    bound: float  # the accepted value: at most for memory, at least for everything else
-    peer: str | None = None  # model to compare with; None reports the figure itself
-    figure: str = 'images_per_second'  # column of the CSV
-    peer_case: BenchmarkCase | None = None  # default: `case`
-
-    def values(self, rows: pd.DataFrame) -> pd.Series:
-        """The ratio of each round in which both were measured."""
-
-        def figures(case: BenchmarkCase, model: str) -> pd.Series:
-            return case.select(rows[rows['model'] == model]).set_index('round')[self.figure]
-
-        value = figures(self.case, self.model)
-        return (
-            value if self.peer is None else value / figures(self.peer_case or self.case, self.peer)
-        ).dropna()
-
-    @property
-    def sign(self) -> str:
-        """``'<='`` or ``'>='`` :attr:`bound`."""
-        return '<=' if self.figure == 'peak_mib' else '>='
-
-    def reached(self, value: float) -> bool:
-        """True if a value is within the bound."""
-        return value <= self.bound if self.sign == '<=' else value >= self.bound
-
-
-class BarGroup(NamedTuple):
-    """Some models of a case, each a bar of the plot."""
-
-    what: str  # heading of the group
-    case: BenchmarkCase
-    models: dict[str, str]  # label of each bar by the model's name; the first is this package's
+    models: dict[str, str]  # label by the model's name
 
     def milliseconds(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Median, lowest and highest time of a call over the rounds (columns) by model (index)."""
         rounds = self.case.select(rows).groupby('model')['seconds']
         return rounds.agg(['median', 'min', 'max']).loc[list(self.models)] * 1e3
 
-
-def read_suite(name: str) -> tuple[list[BenchmarkCase], list[Ratio]]:
-    """The cases of a file in ``suites/``, and the ratios reported from them."""
-    suite, cases = _read_cases(name)
-    ratios: list[dict[str, Any]] = suite['ratios']
-    for ratio in ratios:
-        ratio |= {key: cases[ratio[key]] for key in ('case', 'peer_case') if key in ratio}
-    return list(cases.values()), [Ratio(**ratio) for ratio in ratios]
+    def speeds(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """How many times as fast the first model is as each other one (columns) in each round."""
+        seconds = self.case.select(rows).pivot(index='round', columns='model', values='seconds')
+        first, *others = self.models
+        return seconds[others].div(seconds[first], axis=0)
 
 
-def read_bars(name: str) -> list[BarGroup]:
-    """The bars that a file in ``suites/`` plots, none by default."""
-    suite, cases = _read_cases(name)
-    return [
-        BarGroup(group['what'], cases[group['case']], group['models'])
-        for group in suite.get('bars', [])
-    ]
-
-
-def _read_cases(name: str) -> tuple[dict[str, Any], dict[str, BenchmarkCase]]:
-    """A file in ``suites/``, and its cases by name."""
+def read_suite(name: str) -> tuple[list[BenchmarkCase], list[Comparison]]:
+    """The cases of a file in ``suites/``, and what docs compare of them, nothing by default."""
     suite = yaml.safe_load((SUITES / f'{name}.yaml').read_text(encoding='utf-8'))
     cases = {
         key: BenchmarkCase(tuple(case['models']), **case['setting'])
         for key, case in suite['cases'].items()
     }
-    return suite, cases
+    compared = [
+        Comparison(one['what'], cases[one['case']], one['models'])
+        for one in suite.get('compared', [])
+    ]
+    return list(cases.values()), compared

@@ -57,7 +57,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--device', default='cpu')
     parser.add_argument('--rounds', type=positive, default=3)
     parser.add_argument(
-        '--out', type=Path, default=Path('work_dirs/benchmark/pipeline.csv'), help='CSV, and .md'
+        '--out', type=Path, default=Path('work_dirs/benchmark/pipeline.csv'), help='CSV'
     )
     return parser.parse_args(argv)
 
@@ -210,8 +210,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ' (lowest-highest).\n\n'
     )
     text += cells.to_markdown(index=False) + '\n'
-    args.out.with_suffix('.md').write_text(text)
-    print(f'{text}\nwritten: {args.out} and the table (.md)')
+    print(f'{text}\nwritten: {args.out}')
 
 
 if __name__ == '__main__':

@@ -17,9 +17,6 @@ PACKAGES = {'this package': '#2f86d1', 'other': '#8a8a8a'}
 WIDTH = 5.2
 """Inches of every plot: 9 points are 8 px on a phone, and 17 px where the site shows it widest."""
 
-NARROW = 3.65
-"""Inches of a plot for phones, where its text has 12 px."""
-
 TEXT = 9  # points
 
 
@@ -55,14 +52,3 @@ def add_grid(axis: Any, which: str = 'both') -> None:
 def save_figure(figure: Any, path: Path) -> None:
     """Write a PNG without a background."""
     figure.savefig(path, dpi=200, transparent=True, metadata={'Software': None})
-
-
-def save_narrow(figure: Any, path: Path) -> None:
-    """Write the plot at the width of a phone, beside ``path``: ``cpu_narrow.png``.
-
-    The site shows it on phones.
-    """
-    width = figure.get_figwidth()
-    figure.set_figwidth(NARROW)
-    save_figure(figure, path.with_stem(f'{path.stem}_narrow'))
-    figure.set_figwidth(width)

@@ -10,12 +10,12 @@ import pandas as pd
 from cpvt_backbones.errors import InputError
 
 from . import plots
-from .cases import SETTING, BarGroup, BenchmarkCase, Ratio, title
+from .cases import SETTING, BenchmarkCase, Comparison, title
 from .models import label
 
 TIMES = ['seconds', 'quartile1', 'quartile3', 'images_per_second']
 FIGURES = [*TIMES, 'peak_mib', 'gflop', 'matmul_share', 'gbyte', 'copy_share', 'peg_share']
-"""Measured columns of the CSV; docs/benchmarks/details.md explains them."""
+"""Measured columns of the CSV; docs/speed.md explains them."""
 
 COLUMNS = [SETTING[0], 'model', *SETTING[1:], 'round', *FIGURES, 'machine']
 
@@ -124,50 +124,45 @@ def peg_table(rows: pd.DataFrame) -> str:
         {
             'model': label(model),
             'case': title(setting),
-            'one PEG, share of the call (at most 0.01)': f'{share:.4f}',
+            'one PEG, share of the call': f'{share:.4f}',
         }
         for (*setting, model), share in shares.items()
     )
     return _markdown(table)
 
 
-def ratio_table(ratios: Sequence[Ratio], rows: pd.DataFrame) -> str:
-    """Ratios as a Markdown table: median over the rounds, lowest and highest.
-
-    Empty where nothing was measured. The goal of each row follows, and whether it is reached.
-    """
+def comparison_table(compared: Sequence[Comparison], rows: pd.DataFrame) -> str:
+    """Speeds against others as a Markdown table: median, lowest and highest over the rounds."""
     records = []
-    for ratio in ratios:
-        values = ratio.values(rows)
-        measured = verdict = ''
-        if len(values):
-            middle = values.median()
-            measured = digits_for_verdict(ratio, middle)
-            if values.min() < values.max():
-                measured += f' ({_digits(values.min())}-{_digits(values.max())})'
-            verdict = 'reached' if ratio.reached(middle) else 'missed'
-        records.append((ratio.what, measured, f'{ratio.sign} {ratio.bound:.3g}', verdict))
-    return _markdown(pd.DataFrame(records, columns=['what', 'measured', 'goal', '']))
+    for comparison in compared:
+        speeds = comparison.speeds(rows).agg(['median', 'min', 'max'])
+        times = comparison.milliseconds(rows)['median']
+        for name in speeds.columns:
+            middle, low, high = speeds[name]
+            records.append(
+                {
+                    'model': comparison.what,
+                    'compared with': comparison.models[name],
+                    'times as fast': f'{middle:.2f} ({low:.2f}-{high:.2f})',
+                    'ms a call': _milliseconds(times.iloc[0]),
+                    'ms of the other': _milliseconds(times[name]),
+                }
+            )
+    return _markdown(pd.DataFrame(records))
 
 
-def digits_for_verdict(ratio: Ratio, value: float) -> str:
-    """A value with as many digits as are needed to see whether it is within the bound."""
-    texts = (_digits(value, digits) for digits in range(2, 6))
-    return next(
-        (text for text in texts if ratio.reached(float(text)) == ratio.reached(value)), repr(value)
-    )
-
-
-def _digits(value: float, digits: int = 2) -> str:
-    return f'{value:.{digits + 1}g}' if value < 0.1 else f'{value:.{digits}f}'
+def _milliseconds(value: float) -> str:
+    return f'{value:.0f}' if value >= 100 else f'{value:.1f}'
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    sides = ['left' if name in ('what', 'model', 'case', '') else 'right' for name in table.columns]
+    sides = [
+        'left' if name in ('model', 'case', 'compared with') else 'right' for name in table.columns
+    ]
     return table.to_markdown(index=False, disable_numparse=True, colalign=sides)
 
 
-def draw_bars(groups: Sequence[BarGroup], rows: pd.DataFrame) -> Any:
+def draw_bars(groups: Sequence[Comparison], rows: pd.DataFrame) -> Any:
     """Figure of the time of a call: a bar for the median over the rounds, and a line from the
     lowest to the highest.
     """

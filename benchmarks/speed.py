@@ -1,7 +1,7 @@
-"""Time backbones side by side, in turns; write a CSV and Markdown tables.
+"""Time backbones side by side, in turns; write a CSV and print tables.
 
     python benchmarks/speed.py --suite cpu --rounds 3 --out docs/benchmarks/cpu.csv \\
-        --docs docs/speed.md docs/benchmarks/details.md
+        --docs docs/speed.md --plot docs/benchmarks/cpu.png
     python benchmarks/speed.py --suite gpu --rounds 3 --out docs/benchmarks/gpu.csv
     python benchmarks/speed.py --models timm_deit_small cpvt_small \\
         --sizes 224x224:8 800x1344:1 --out bench.csv
@@ -11,7 +11,6 @@ measured again, so an interrupted run continues where it stopped.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,15 +29,12 @@ sys.path.insert(
 )  # for `benchmarks`, where this file runs as a script
 
 from benchmarks import fill_marked, plots, report
-from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Ratio, read_bars, read_suite
+from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Comparison, read_suite
 from benchmarks.measure import measure_keeping_memory
 from benchmarks.models import MODELS
 from benchmarks.routes import ROUTES
 from cpvt.command_line import make_parser, parse_counted_size, positive, run
 from cpvt_backbones.errors import InputError
-
-PART, PLOTTED = 'benchmark', '-plot'
-"""The marked part of a page that gets the ratios, and the end of the name of one that gets bars."""
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -46,9 +42,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     suites = sorted(path.stem for path in SUITES.glob('*.yaml'))
-    what.add_argument(
-        '--suite', choices=suites, help='all cases of benchmarks/suites/NAME.yaml, and its ratios'
-    )
+    what.add_argument('--suite', choices=suites, help='all cases of benchmarks/suites/NAME.yaml')
     names = [f'{name}{suffix}' for suffix in ('', *ROUTES) for name in sorted(MODELS)]
     about = (
         'models of one case, the first is the baseline; another runtime is a suffix,'
@@ -69,36 +63,24 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         '--repeats', type=positive, default=7, help='timed calls of each model (--models)'
     )
     parser.add_argument(
-        '--rounds', type=positive, default=1, help='repetitions; ratios as median, lowest, highest'
+        '--rounds', type=positive, default=1, help='repetitions; speeds as median, lowest, highest'
     )
-    about = (
-        f'pages whose part <!-- {PART}-SUITE: begin --> (or {PART}) becomes the ratios, and'
-        f' {PART}-SUITE{PLOTTED} a plot'
-    )
-    parser.add_argument('--docs', type=Path, nargs='+', default=[], metavar='FILE', help=about)
+    about = 'page whose part <!-- speed-SUITE: begin --> becomes the comparison with others'
+    parser.add_argument('--docs', type=Path, metavar='FILE', help=about)
+    parser.add_argument('--plot', type=Path, metavar='FILE', help='PNG of the times, with --suite')
     out = Path('work_dirs/benchmark/benchmark.csv')
-    parser.add_argument(
-        '--out', type=Path, default=out, help='CSV; tables (and a plot for pages) get the same name'
-    )
+    parser.add_argument('--out', type=Path, default=out, help='CSV')
     args = parser.parse_args(argv)
-    if args.docs and not args.suite:
-        parser.error('--docs needs --suite')
-    for page in args.docs:
-        if not marked_parts(page, args.suite):
-            parser.error(f'--docs: {page} must contain <!-- {PART}: begin -->')
+    if (args.docs or args.plot) and not args.suite:
+        parser.error('--docs and --plot need --suite')
+    mark = f'<!-- speed-{args.suite}: begin -->'
+    if args.docs and mark not in args.docs.read_text(encoding='utf-8'):
+        parser.error(f'--docs: {args.docs} must contain {mark}')
     return args
 
 
-def marked_parts(page: Path, suite: str) -> list[str]:
-    """The parts of a page that a suite writes: those of its name, or else that of any."""
-    text = page.read_text(encoding='utf-8')
-    own = f'{PART}-{suite}'
-    found = [part for part in (own, own + PLOTTED, PART) if f'<!-- {part}: begin -->' in text]
-    return found if found == [PART] else [part for part in found if part != PART]
-
-
-def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Ratio]]:
-    """The cases of a command line, and the ratios of its suite."""
+def cases_of(args: argparse.Namespace) -> tuple[list[BenchmarkCase], list[Comparison]]:
+    """The cases of a command line, and what its suite compares."""
     if args.suite:
         return read_suite(args.suite)
     models, comparison = tuple(args.models), ' / '.join(args.models)
@@ -122,26 +104,10 @@ def measure(todo: Sequence[tuple[int, BenchmarkCase]], out: Path) -> None:
             console.print(f'round {number}, {case}: {times}', soft_wrap=True)
 
 
-def fill_page(
-    page: Path, suite: str, machine: str, ratios: list[Ratio], rows: pd.DataFrame, out: Path
-) -> None:
-    """Write the ratios into the marked parts of a page; draw the plot that it shows."""
-    for part in marked_parts(page, suite):
-        text = f'{machine}.\n\n{report.ratio_table(ratios, rows)}'
-        if part.endswith(PLOTTED):
-            picture = out.with_suffix('.png')
-            figure = report.draw_bars(read_bars(suite), rows)
-            plots.save_figure(figure, picture)
-            plots.save_narrow(figure, picture)
-            link = Path(os.path.relpath(picture, page.parent)).as_posix()
-            text = f'![Milliseconds a call of this package and of others]({link})'
-        fill_marked(page, part, text)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, then write the tables and the plot."""
+    """Measure, then write the comparison and the plot, and print every case."""
     args = parse_args(argv)
-    cases, ratios = cases_of(args)
+    cases, compared = cases_of(args)
     todo = report.missing(cases, args.out, rounds=args.rounds)
     for number, case in todo:
         if case.device == 'cuda' and not torch.cuda.is_available():
@@ -155,14 +121,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     machine = 'Measured on: ' + ' and '.join(sorted(rows['machine'].unique()))
     if args.rounds > 1:
         machine += f'. Medians of {args.rounds} rounds (lowest-highest)'
-    for page in args.docs:
-        fill_page(page, args.suite, machine, ratios, rows, args.out)
+    if args.docs:
+        table = report.comparison_table(compared, rows)
+        fill_marked(args.docs, f'speed-{args.suite}', f'{table}\n\n{machine}.')
+    if args.plot:
+        plots.save_figure(report.draw_bars(compared, rows), args.plot)
     text = report.case_tables(rows)
     if args.suite:
-        text = f'{report.ratio_table(ratios, rows)}\n\n{report.peg_table(rows)}\n\n{text}'
-    text = f'{machine}.\n\n{text}'
-    args.out.with_suffix('.md').write_text(text)
-    print(f'{text}\nwritten: {args.out} and the tables (.md)')
+        text = f'{report.peg_table(rows)}\n\n{text}'
+    print(f'{machine}.\n\n{text}\nwritten: {args.out}')
 
 
 if __name__ == '__main__':
