@@ -198,7 +198,7 @@ def test_arguments_of_public_weights():
     (printed,) = (
         text for _, text in blocks('docs/tutorials/finetune.md') if text.startswith("{'type'")
     )
-    (config,) = (text for _, text in blocks('docs/rope.md') if text.startswith('model ='))
+    (config,) = (text for _, text in blocks('docs/evidence.md') if text.startswith('model ='))
     backbone = eval(config.partition('=')[2])['backbone']
     arguments = public_backbone(backbone.pop('init_cfg'))
     assert ast.literal_eval(printed) == arguments
