@@ -18,17 +18,19 @@ from commands import command_lines
 from words import WORDS
 from zoo import zoo
 
+from cpvt_backbones.version import __version__
+
 ROOT = Path(__file__).parents[2]
-PAGES = (
-    'C*.md',
-    'docs/**/*.md',
+PAGES = ('README.md', 'C*.md', 'docs/*.md', 'docs/api/*.md', 'docs/tutorials/*.md')
+# Pages that others link to, and the navigation does not have.
+UNLISTED = (
+    'docs/evidence/*.md',
     'configs/**/*.md',
     'projects/**/*.md',
     'cpvt_backbones/weights/*.md',
+    'demo/*/README.md',
 )
-UNLISTED = ('README.md', 'demo/*/README.md')  # no part of the navigation
 OTHERS = ('docs/**/*', 'configs/**/*.txt', 'demo/**/*.csv', 'LICENSE')
-README = 'overview.md'  # of the repository. The site's first page is its own index.md.
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
 SOURCE = """---
 search: {{exclude: true}}
@@ -43,8 +45,12 @@ search: {{exclude: true}}
 """
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 ROLE = re.compile(r':(?:class|func|mod|meth|attr|data):(?=<code>)')  # of Sphinx, in docstrings
-# Tables of measurements, and the README, whose words stand on the first page.
-UNSEARCHED = re.compile(r'docs/benchmarks/(?!details)|overview\.md$')
+
+
+def on_config(config: Any) -> Any:
+    """Show the version in the header."""
+    config.site_name += f' {__version__}'
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -53,8 +59,7 @@ def on_files(files: Any, config: Any) -> Any:
     for path, inclusion in repository_pages():
         page = path.relative_to(ROOT).as_posix()
         shown |= linked_sources(path)
-        name = README if page == 'README.md' else page
-        files.append(File.generated(config, name, abs_src_path=str(path), inclusion=inclusion))
+        files.append(File.generated(config, page, abs_src_path=str(path), inclusion=inclusion))
     for path in sorted({path for pattern in OTHERS for path in ROOT.glob(pattern)}):
         name = path.relative_to(ROOT).as_posix()
         if path.is_file() and path.suffix != '.md' and not name.startswith('docs/site/'):
@@ -75,16 +80,12 @@ def on_files(files: Any, config: Any) -> Any:
 
 def repository_pages() -> list[tuple[Path, InclusionLevel]]:
     """Pages of the repository, and whether the navigation must have them."""
-    found = [
+    levels = ((PAGES, InclusionLevel.UNDEFINED), (UNLISTED, InclusionLevel.NOT_IN_NAV))
+    return [
         (path, level)
-        for patterns, level in (
-            (PAGES, InclusionLevel.UNDEFINED),
-            (UNLISTED, InclusionLevel.NOT_IN_NAV),
-        )
+        for patterns, level in levels
         for path in sorted({path for pattern in patterns for path in ROOT.glob(pattern)})
     ]
-    own = ROOT / 'docs/site'  # MkDocs adds its own folder
-    return [(path, level) for path, level in found if own not in path.parents]
 
 
 def linked_sources(page: Path) -> set[Path]:
@@ -105,12 +106,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             if not (path / 'README.md').is_file():
                 return posixpath.relpath('docs/models.md', posixpath.dirname(page.file.src_uri))
             link, path = f'{link.rstrip("/")}/README.md', path / 'README.md'
-        if path.resolve() == ROOT / 'README.md':
-            return link.removesuffix('README.md') + README
         return f'{link}.md' if path.is_file() and path.suffix in SHOWN else link
 
-    if UNSEARCHED.match(page.file.src_uri):
-        page.meta['search'] = dict(exclude=True)
+    if page.file.src_uri == 'README.md':
+        page.meta['hide'] = ['navigation', 'toc']
     return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
 
 

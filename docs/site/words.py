@@ -7,13 +7,12 @@ a word, too: `tile` finds `tiles`.
 WORDS = {
     'configs/mask_rcnn/README.md': ('mask rcnn',),
     'configs/retinanet/README.md': ('retinanet',),
-    'docs/analysis.md': ('attention maps', 'heatmaps'),
     'docs/app.md': ('gradio', 'web page'),
-    'docs/bridges.md': ('grad-cam',),
-    'docs/evidence.md': ('position embeddings', 'swin', 'which encoding'),
+    'docs/bridges.md': ('attention maps', 'grad-cam', 'heatmaps'),
+    'docs/evidence.md': ('position embeddings', 'rotary embeddings', 'swin', 'which encoding'),
     'docs/export.md': ('int8', 'openvino', 'quantization', 'tensorrt', 'tensorrt fp16'),
     'docs/get_started.md': ('demo', 'examples', 'quick start'),
-    'docs/how_it_works.md': ('peg',),
+    'docs/how_it_works.md': ('glossary', 'killed training', 'peg', 'preemption'),
     'docs/inference.md': (
         'confidence',
         'evaluate',
@@ -30,7 +29,7 @@ WORDS = {
         'webcam',
     ),
     'docs/install.md': ('cuda', 'gpu', 'mac'),
-    'docs/models.md': ('accuracy', 'flops', 'gmacs', 'parameters'),
+    'docs/models.md': ('accuracy', 'coco map', 'flops', 'gmacs', 'model zoo', 'parameters'),
     'docs/own_config.md': (
         'amp',
         'backbones',
@@ -59,8 +58,6 @@ WORDS = {
         'yolo',
     ),
     'docs/own_data_reference.md': ('ema',),
-    'docs/paper.md': ('citation', 'cite'),
-    'docs/rope.md': ('rotary embeddings',),
     'docs/scale.md': ('clusters', 'distributed', 'multi node'),
     'docs/speed.md': ('fps', 'gpu speed', 'latency', 'throughput', 'torch.compile'),
     'docs/tutorials/classifier.md': ('classification',),
@@ -83,5 +80,5 @@ WORDS = {
         'unexpected keys',
     ),
     'docs/weights_reference.md': ('grayscale', 'register tokens'),
-    'index.md': ('resolutions',),
+    'README.md': ('citation', 'cite', 'resolutions'),
 }
