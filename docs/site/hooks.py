@@ -4,20 +4,23 @@ Links stay as they are in the repository, so that they work there too. On the si
 folder goes to its README, and one to a source file to a page that shows it.
 """
 
+import contextlib
+import io
+import os
 import posixpath
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
 from mkdocs.structure.files import File, InclusionLevel
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
+sys.path.insert(0, str(Path(__file__).parent))  # for the module beside this one
 
-from commands import command_lines
-from words import WORDS
 from zoo import zoo
 
+from cpvt.__main__ import COMMANDS
 from cpvt_backbones.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -43,8 +46,17 @@ search: {{exclude: true}}
 {code}
 ````
 """
+COMMAND_LINES = """# Command lines
+
+The command `cpvt` and its commands, with all arguments. `cpvt NAME --help` prints the same, and
+so do the scripts of the folder `tools` of a clone, such as `python tools/train.py`. How to use
+them: [Train on your own data](../own_data.md), [prediction](../inference.md),
+[export](../export.md).
+
+"""
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 ROLE = re.compile(r':(?:class|func|mod|meth|attr|data):(?=<code>)')  # of Sphinx, in docstrings
+WORDS = yaml.safe_load(Path(__file__).with_name('words.yml').read_text(encoding='utf-8'))
 
 
 def on_config(config: Any) -> Any:
@@ -56,36 +68,31 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     """Add pages, pictures and tables, the source files that pages link to, and command lines."""
     shown: set[Path] = set()
-    for path, inclusion in repository_pages():
-        page = path.relative_to(ROOT).as_posix()
-        shown |= linked_sources(path)
-        files.append(File.generated(config, page, abs_src_path=str(path), inclusion=inclusion))
-    for path in sorted({path for pattern in OTHERS for path in ROOT.glob(pattern)}):
+    for patterns, level in (
+        (PAGES, InclusionLevel.UNDEFINED),
+        (UNLISTED, InclusionLevel.NOT_IN_NAV),
+    ):
+        for path in matching(patterns):
+            shown |= linked_sources(path)
+            name = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, name, abs_src_path=str(path), inclusion=level))
+    for path in matching(OTHERS):
         name = path.relative_to(ROOT).as_posix()
         if path.is_file() and path.suffix != '.md' and not name.startswith('docs/site/'):
             files.append(File.generated(config, name, abs_src_path=str(path)))
     for path in sorted(shown):
         name = path.relative_to(ROOT).as_posix()
-        text = SOURCE.format(
-            name=path.name,
-            path=name,
-            language=SHOWN[path.suffix],
-            code=path.read_text(encoding='utf-8'),
-        )
+        code = path.read_text(encoding='utf-8')
+        text = SOURCE.format(name=path.name, path=name, language=SHOWN[path.suffix], code=code)
         hidden = InclusionLevel.NOT_IN_NAV
         files.append(File.generated(config, f'{name}.md', content=text, inclusion=hidden))
     files.append(File.generated(config, 'docs/api/command_line.md', content=command_lines()))
     return files
 
 
-def repository_pages() -> list[tuple[Path, InclusionLevel]]:
-    """Pages of the repository, and whether the navigation must have them."""
-    levels = ((PAGES, InclusionLevel.UNDEFINED), (UNLISTED, InclusionLevel.NOT_IN_NAV))
-    return [
-        (path, level)
-        for patterns, level in levels
-        for path in sorted({path for pattern in patterns for path in ROOT.glob(pattern)})
-    ]
+def matching(patterns: tuple[str, ...]) -> list[Path]:
+    """Paths of the repository, sorted."""
+    return sorted({path for pattern in patterns for path in ROOT.glob(pattern)})
 
 
 def linked_sources(page: Path) -> set[Path]:
@@ -95,21 +102,36 @@ def linked_sources(page: Path) -> set[Path]:
     return {path for path in linked if path.is_file() and path.suffix in SHOWN}
 
 
+def command_lines() -> str:
+    """The page of what each command prints for ``--help``, as Markdown."""
+    text = COMMAND_LINES
+    os.environ['COLUMNS'] = '77'  # the text has two columns less, which fits the page
+    for name, (command, _) in COMMANDS.items():
+        shown = io.StringIO()
+        sys.argv[0] = f'cpvt {name}'
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            command.main(['--help'])
+        text += f'## cpvt {name}\n\n```text\n{shown.getvalue()}```\n\n'
+    return text
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Point links to folders and source files at their pages."""
-    folder = ROOT / posixpath.dirname(page.file.src_uri)
+    place = posixpath.dirname(page.file.src_uri)
 
     def rewrite(match: re.Match[str]) -> str:
         link = match[1]
-        path = folder / link
+        path = ROOT / place / link
         if path.is_dir():
             if not (path / 'README.md').is_file():
-                return posixpath.relpath('docs/models.md', posixpath.dirname(page.file.src_uri))
-            link, path = f'{link.rstrip("/")}/README.md', path / 'README.md'
+                return posixpath.relpath('docs/models.md', place or '.')
+            return f'{link.rstrip("/")}/README.md'
         return f'{link}.md' if path.is_file() and path.suffix in SHOWN else link
 
     if page.file.src_uri == 'README.md':
         page.meta['hide'] = ['navigation', 'toc']
+    if page.file.inclusion is InclusionLevel.NOT_IN_NAV:
+        page.meta.setdefault('search', dict(boost=0.2))
     return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
 
 
@@ -123,4 +145,4 @@ def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> None:
     if page.file.src_uri in WORDS:
         entries = config.plugins['material/search'].search_index.entries
         (entry,) = [entry for entry in entries if entry['location'] == page.url]
-        entry['tags'] = list(WORDS[page.file.src_uri])
+        entry['tags'] = WORDS[page.file.src_uri]

@@ -9,8 +9,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 HEAD = """\
-| model | task | data | score | by | parameters, M | GMACs | weights |
-| --- | --- | --- | --- | --- | ---: | ---: | --- |
+| model | task, data | score | by | parameters, M | GMACs | licence of the weights |
+| --- | --- | --- | --- | ---: | ---: | --- |
 """
 # Of each task: words of the table, and its metrics in the order of the READMEs.
 TASKS = {
@@ -24,7 +24,7 @@ TASKS = {
 def zoo() -> str:
     """The table in Markdown; models with a score come first."""
     costs = read_costs()
-    rows = [*shipped_models(costs), *sorted(recipes(costs), key=lambda cells: cells[3] == '')]
+    rows = [*shipped_models(costs), *sorted(recipes(costs), key=lambda cells: cells[2] == '')]
     return HEAD + ''.join(f'| {" | ".join(cells)} |\n' for cells in rows)
 
 
@@ -42,7 +42,7 @@ def cells(
     figures = ['', '']
     if row:
         figures = [f'{int(row["parameters"]) / 1e6:.1f}', f'{float(row["gmacs"]):.1f}']
-    return [link, TASKS[task][0], data], figures
+    return [link, f'{TASKS[task][0]}, {data}'], figures
 
 
 def shipped_models(costs: dict[tuple[str, bool], dict[str, str]]) -> list[list[str]]:
@@ -54,21 +54,13 @@ def shipped_models(costs: dict[tuple[str, bool], dict[str, str]]) -> list[list[s
             continue
         text = (ROOT / f'cpvt_backbones/weights/{name}.md').read_text()
         (metric,) = re.findall(r'^\| \S+ \| [\w ,]+ \| (.+), % \|$', text, re.MULTILINE)
-        scores = re.findall(r'^\| \S+ \| (\d+ x \d+) \| ([\d.]+) \|$', text, re.MULTILINE)
-        size, score = max(scores, key=lambda pair: float(pair[1]))
+        scores = re.findall(r'^\| \S+ \| \d+ x \d+ \| ([\d.]+) \|$', text, re.MULTILINE)
         (data,) = re.findall(r'^\*\*Data\.\*\* (\w+)', text, re.MULTILINE)
         task = next(key for key, (_, metrics) in TASKS.items() if metric == metrics[0])
         link = f'[{name}](../cpvt_backbones/weights/{name}.md)'
         first, last = cells(link, Path(shipped['config']).stem, task, data, costs)
-        rows.append(
-            [
-                *first,
-                f'{float(score):.1f} {metric} ({size} px)',
-                'ours',
-                *last,
-                'ship, non-commercial',
-            ]
-        )
+        score = f'{max(map(float, scores)):.1f} {metric}'
+        rows.append([*first, score, 'ours', *last, 'non-commercial'])
     return rows
 
 
@@ -87,9 +79,8 @@ def recipes(costs: dict[tuple[str, bool], dict[str, str]]) -> list[list[str]]:
             pairs = zip(published.get(name, ()), TASKS[task][1], strict=False)
             score = ', '.join(f'{value} {metric}' for value, metric in pairs)
             paper = 'Twins' if model['In Collection'] == 'PyramidCPVT' else 'CPVT'
-            author = (
-                f'published: [{paper} paper](../{readme})' if score else f'[recipe](../{readme})'
-            )
+            author = f'{paper}, published' if score else 'recipe'
+            author = f'[{author}](../{readme})'
             rows.append([*first, score, author, *last, ''])
     return rows
 

@@ -82,68 +82,22 @@ def test_a_wide_table_of_words_becomes_cards_on_a_phone(site, browser):
     cells = tables.first.locator('tbody tr').first.locator('td')
     shown = [cell.get_attribute('data-column').strip() for cell in cells.all()]
     assert shown == [' '.join(head.split()) for head in heads]
-    page.goto(f'{site[1]}/docs/weights.html')
-    part = page.locator('details:has-text("SAM: 3 names")')
-    part.locator('summary').click()
-    part.locator('table.stacked').wait_for()
-    cells = part.locator('td.empty')
-    assert cells.count() > 0 and not any(cell.is_visible() for cell in cells.all())
-    page.goto(f'{site[1]}/docs/speed.html')
+    page.goto(f'{site[1]}/docs/models.html')
     assert page.locator('article table:not(.stacked)').count() > 0
     page.close()
 
 
-def test_a_word_opens_the_tables_that_have_it(site, browser):
-    """Names of public weights are in a closed table for each family."""
-    page = browser.new_page()
-    page.goto(f'{site[1]}/docs/weights.html')
-    field = page.locator('input.rows')
-    parts = page.locator('input.rows ~ details')
-    assert parts.count() > 5
-    assert [row.is_visible() for row in parts.locator('tbody tr').all()].count(True) == 0
-    field.fill('DINOv3 small')
-    shown = [
-        row.inner_text().lower() for row in parts.locator('tbody tr').all() if row.is_visible()
-    ]
-    assert len(shown) > 1
-    assert all('dinov3' in text and 'small' in text for text in shown)
-    assert [part.is_visible() for part in parts.all()].count(True) == 1
-    field.fill('')
-    assert all(part.is_visible() for part in parts.all())
-    assert [row.is_visible() for row in parts.locator('tbody tr').all()].count(True) == 0
-    page.close()
-
-
-def test_the_zoo_shows_recipes_with_a_score_first(site, browser):
-    page = browser.new_page()
-    for width in (1440, 390):
-        page.set_viewport_size(dict(width=width, height=844))
-        page.goto(f'{site[1]}/docs/models.html')
-        choice = page.locator('select.status').first
-        table = page.locator('article table').nth(1)
-        rows = table.locator('tbody tr').all()
-        status = [row.locator('td').last.text_content() for row in rows]
-        shown = [text for row, text in zip(rows, status, strict=True) if row.is_visible()]
-        assert shown == [text for text in status if text != 'not trained']
-        assert 0 < len(shown) < len(rows)
-        choice.select_option('')
-        assert all(row.is_visible() for row in rows)
-    assert 'stacked' in table.get_attribute('class')  # on a phone
-    page.close()
-
-
-def test_the_filters_of_the_zoo_find_rows_without_a_score(site, browser):
+def test_the_field_of_a_table_leaves_the_rows_with_all_of_its_words(site, browser):
     page = browser.new_page()
     page.goto(f'{site[1]}/docs/models.html')
-    for table in page.locator('article table').all()[1:]:
-        rows = table.locator('tbody tr')
-        name = next(row for row in rows.all() if not row.is_visible()).locator('td').first
-        word = name.text_content()
-        assert page.get_by_text(word, exact=True).locator('visible=true').count() == 0
-        table.locator('xpath=preceding::input[contains(@class,"rows")][1]').fill(word)
-        assert word in [
-            row.locator('td').first.text_content() for row in rows.all() if row.is_visible()
-        ]
+    rows = page.locator('input.rows + .md-typeset__scrollwrap tbody tr')
+    count = rows.count()
+    page.locator('input.rows').fill('detection twins')
+    shown = rows.locator('visible=true').all_inner_texts()
+    assert 0 < len(shown) < count
+    assert all('detection' in text.lower() and 'twins' in text.lower() for text in shown)
+    page.locator('input.rows').fill('')
+    assert rows.locator('visible=true').count() == count
     page.close()
 
 
@@ -153,12 +107,12 @@ def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser
     code = page.locator('.language-python pre > code').first
     assert code.evaluate('code => getComputedStyle(code).whiteSpace') == 'pre'
     assert code.evaluate('code => code.scrollWidth > code.clientWidth')
-    page.goto(f'{site[1]}/docs/tutorials/detector_coco.html')
+    page.goto(f'{site[1]}/docs/own_data.html')
     page.evaluate("""() => {
         const code = document.querySelector('.language-bash pre > code')
         code.textContent = 'python tools/infer.py CONFIG CHECKPOINT photos/ --long-side 800'
         const script = document.createElement('script')
-        script.src = '../../code.js'
+        script.src = '../code.js'
         return new Promise((done) => { script.onload = done; document.body.append(script) })
     }""")
     command = page.locator('.language-bash pre > code').first
