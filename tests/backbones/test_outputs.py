@@ -1,7 +1,5 @@
 """What comes out: indices, types, layouts."""
 
-from collections import Counter
-
 import pytest
 import torch
 from tiny import (
@@ -15,7 +13,6 @@ from tiny import (
     pyramid,
     randomise,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpvt_backbones.backbones.base import DENSE_POSITION, PAPER_POSITION
 from cpvt_backbones.layers import set_fused_attention
@@ -71,31 +68,6 @@ def test_maps_are_contiguous(name):
             model(images, valid_sizes=sizes),
         )
     assert all(feature_map.is_contiguous() for outputs in calls for feature_map in outputs)
-
-
-class CountCalls(TorchDispatchMode):
-    """Counts torch's operations by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.counts[func.overloadpacket.__name__] += 1
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_block_without_encoding_adds_two_branches_and_copies_nothing():
-    """Each operation on the tokens is a kernel of its own on a GPU."""
-    counts = []
-    for depth in (2, 7):
-        model = column(arch=dict(COLUMN, depth=depth), position=PAPER_POSITION).eval()
-        with CountCalls() as calls, torch.no_grad():
-            model(torch.randn(IMAGES))
-        counts.append(calls.counts)
-    more = counts[1] - counts[0]
-    assert more['add'] == 2 * 5
-    assert not more.keys() & {'cat', 'clone', 'copy_', 'repeat'}
 
 
 def test_no_argument_is_mutated():
@@ -168,35 +140,6 @@ def test_the_final_norm_normalises_the_last_block_only():
 def test_a_dense_pyramid_has_no_final_norm_and_a_classifier_has():
     assert isinstance(pyramid().norm, torch.nn.Identity)
     assert isinstance(pyramid(out_type='avg_featmap').norm, torch.nn.LayerNorm)
-
-
-def test_the_class_token_joins_the_pyramid_s_last_stage():
-    model = randomise(pyramid(with_cls_token=True)).eval()
-    plain = pyramid().eval()
-    plain.load_state_dict({k: v for k, v in model.state_dict().items() if k != 'cls_token'})
-    images = torch.randn(IMAGES)
-    *earlier, last = model(images)
-    *plain_earlier, plain_last = plain(images)
-    assert_equal_outputs(earlier, plain_earlier)
-    assert max_difference(last, plain_last) > 1e-4
-
-
-def test_windows_and_global_blocks_are_where_they_were_asked_for():
-    attentions = [block.attn for block in column(window_size=3, global_blocks=(-1, 0)).blocks]
-    assert [getattr(attn, 'window_size', None) for attn in attentions] == [None, 3, 3, None]
-
-
-def test_taps_are_the_ends_of_the_quarters_of_the_depth():
-    arch = dict(embed_dims=8, depth=12, num_heads=2, mlp_ratio=1.0)
-    model = randomise(multi_scale(arch=arch, source='taps')).eval()
-    outputs = []
-    for block in model.blocks:
-        block.register_forward_hook(lambda *args: outputs.append(args[2]))
-    images = torch.randn(IMAGES)
-    last = model(images)[2]  # stride 16: the tap as it is
-    assert max_difference(last.flatten(2).mT, outputs[8]) < 1e-6
-    for depth in (1, 2, 3, 4, 5):
-        assert len(multi_scale(arch={**arch, 'depth': depth}, source='taps')(images)) == 4
 
 
 def test_levels_are_made_as_documented():

@@ -90,20 +90,3 @@ def test_peg_of_the_paper_and_the_table_it_replaces():
     assert position('Learned', only='pos_embed') == 37_632
     assert position('Relative', only='rel_pos') == 12 * 2 * 17 * 64
     assert position('DecomposedRelative', only='rel_pos_hw', grid=64) == 12 * 2 * 127 * 64
-
-
-def epsilons(cls, **kwargs):
-    modules = build(cls, **kwargs).named_modules()
-    return {name: m.eps for name, m in modules if isinstance(m, torch.nn.LayerNorm)}
-
-
-def test_epsilons():
-    column = epsilons(CPVT, arch='tiny')
-    assert len(column) == 25 and set(column.values()) == {1e-6}
-    assert set(epsilons(CPVT, arch='tiny', norm_eps=1e-5).values()) == {1e-5}
-    pyramid = epsilons(PyramidCPVT, arch='tiny', final_norm=True)
-    inner = {name for name in pyramid if name.startswith('patch_embeds') or '.attn.norm' in name}
-    assert {pyramid[name] for name in inner} == {1e-5}
-    assert {pyramid[name] for name in pyramid.keys() - inner} == {1e-6}
-    changed = epsilons(PyramidCPVT, arch='tiny', embed_norm_eps=1e-6, norm_eps=1e-3)
-    assert set(changed.values()) == {1e-3, 1e-6}

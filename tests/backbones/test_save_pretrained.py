@@ -149,11 +149,6 @@ def test_a_fused_model_is_not_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_number_is_no_folder():
-    with pytest.raises(TypeError, match='folder must be a path, .* got 3'):
-        column().save_pretrained(3)
-
-
 def test_weights_of_another_class_and_unknown_arguments(tmp_path):
     multi_scale().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match='weights of MultiScaleCPVT, not of CPVT; init_cfg'):

@@ -2,9 +2,6 @@
 step, same seeds.
 """
 
-import copy
-import pickle
-
 import pytest
 import torch
 from tiny import (
@@ -216,18 +213,6 @@ def test_frozen_stages(name, stage):
         model.eval()
 
 
-def test_frozen_stages_inside_another_model():
-    class Detector(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.backbone = column(frozen_stages=2)
-
-    model = Detector().train()
-    assert not model.backbone.blocks[1].training
-    assert model.backbone.blocks[2].training
-    assert not model.eval().backbone.blocks[2].training
-
-
 def test_an_adapter_in_a_frozen_block_is_trained():
     """As peft adds one: the layer moves into the adapter's module, which takes its name."""
 
@@ -253,30 +238,6 @@ def test_an_adapter_in_a_frozen_block_is_trained():
 
 # -- reproducible, distributed
 # -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('name', DENSE)
-def test_the_same_seed_gives_the_same_weights(name):
-    states = []
-    for seed in (5, 5, 6):
-        torch.manual_seed(seed)
-        model = DENSE[name]()
-        model.init_weights()
-        states.append(model.state_dict())
-    assert all(torch.equal(states[0][key], value) for key, value in states[1].items())
-    assert any(not torch.equal(states[0][key], value) for key, value in states[2].items())
-
-
-@pytest.mark.parametrize('name', BACKBONES)
-def test_copies_by_deepcopy_and_pickle_are_of_their_own(name):
-    model, images = randomise(BACKBONES[name]()).eval(), torch.randn(IMAGES)
-    before = model(images)
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_equal_outputs(before, twin(images))
-        with torch.no_grad():
-            for parameter in twin.parameters():
-                parameter.add_(1)
-        assert_equal_outputs(before, model(images))
 
 
 @pytest.fixture(scope='module')

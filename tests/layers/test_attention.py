@@ -110,23 +110,6 @@ def test_a_bias_is_the_same_however_it_is_computed(kind, num_prefix, grid, monke
             assert max_difference(run(limit), wanted) < 1e-5
 
 
-@pytest.mark.parametrize(
-    ('side', 'trained', 'limit', 'stored'),
-    [
-        (4, True, 1, True),  # 16 keys are fewer than three times 4 + 4 + 4 channels
-        (8, True, 1, False),
-        (8, True, 1 << 20, True),
-        (8, False, 1, True),
-    ],
-)
-def test_training_stores_no_large_bias(side, trained, limit, stored, monkeypatch):
-    monkeypatch.setattr(axial_bias, 'MAX_BIAS', limit)
-    query = torch.randn(1, HEADS, side * side, DIM // HEADS, requires_grad=trained)
-    bias = relative()(query, (side, side))
-    with torch.set_grad_enabled(trained):
-        assert axial_bias.stores_bias(query, query, bias) == stored
-
-
 @pytest.mark.usefixtures('both_ways')
 @pytest.mark.parametrize('kind', ['global', 'window', 'reduction'])
 def test_dropout_acts_in_training_only(kind):

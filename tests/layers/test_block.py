@@ -16,7 +16,6 @@ from cpvt_backbones.layers import (
     DropPath,
     PatchEmbed,
     SpatialReductionAttention,
-    group_by_shape,
 )
 
 
@@ -34,20 +33,6 @@ def test_drop_path_keeps_the_expected_fraction_and_the_mean():
     x = torch.randn(3, 4)
     assert drop.eval()(x) is x
     assert DropPath(0.0).train()(x) is x
-
-
-def test_stochastic_depth_once_a_branch():
-    """A fraction (1 - p)^2 of the samples keeps both branches, p^2 none."""
-    model, rate = block(drop_path=0.4), 0.4
-    x = torch.randn(1, 4, 8).expand(4000, -1, -1)
-    with torch.no_grad():
-        out = model.train()(x, (2, 2))
-    assert (out == x).all((1, 2)).float().mean().item() == pytest.approx(rate**2, abs=0.03)
-    # Which branch survived shows in the number of distinct results: none, attention, MLP, both.
-    patterns, counts = out.flatten(1).mul(1e4).round().unique(dim=0, return_counts=True)
-    assert len(patterns) == 4
-    wanted = sorted([rate**2, rate * (1 - rate), rate * (1 - rate), (1 - rate) ** 2])
-    assert torch.allclose((counts / 4000).sort().values, torch.tensor(wanted), atol=0.03)
 
 
 @pytest.mark.parametrize('cls', [False, True])
@@ -77,12 +62,6 @@ def test_activations_follow_their_formulas(activation, fused, grad):
     with torch.set_grad_enabled(grad):
         wanted = mlp.fc2(ACTIVATIONS[activation](mlp, x))
         assert max_difference(mlp(x), wanted) < 1e-6
-
-
-def test_layer_scale_starts_where_it_is_told():
-    model = Block(8, attn=Attention(8, num_heads=2), layer_scale_init=1e-5)
-    assert torch.equal(model.ls1.gamma, torch.full((8,), 1e-5))
-    assert torch.equal(model.ls2.gamma, torch.full((8,), 1e-5))
 
 
 def test_mlp_dropout_acts_in_training_only():
@@ -171,8 +150,3 @@ def test_inference_in_parts_gives_each_token_the_same(tokens, in_place, monkeypa
         found = mlp(x)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
     assert max(sizes) <= 11 and sum(sizes) == 3 * tokens
-
-
-def test_group_by_shape_keeps_the_order_of_first_appearance():
-    assert group_by_shape([(2, 3), (1, 1), (2, 3), (4, 4), (1, 1)]) == [[0, 2], [1, 4], [3]]
-    assert group_by_shape(iter([])) == []

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from cpvt_backbones import PEG
-from cpvt_backbones.layers import PEGPosition, Stage, map_to_tokens, tokens_to_map
+from cpvt_backbones.layers import PEGPosition, Stage
 
 
 def convolve(x, weight, bias, *, padded=True):
@@ -200,15 +200,10 @@ def test_frozen_is_random_and_gets_no_gradient():
     ('arguments', 'message'),
     [
         (dict(kernel_size=4), 'kernel_size must be an odd integer >= 1, got 4'),
-        (dict(kernel_size=-1), 'kernel_size must be an odd integer >= 1, got -1'),
-        (dict(kernel_size=3.0), 'kernel_size must be an odd integer >= 1, got 3.0'),
-        (dict(kernel_size=True), 'kernel_size must be an odd integer >= 1, got True'),
         (dict(frozen='False'), "frozen must be True or False, got 'False'"),
-        (dict(bias=1), 'bias must be True or False, got 1'),
         (dict(num_layers=0), 'num_layers must be an integer >= 1, got 0'),
         (dict(kind='dense'), "kind must be one of ['depthwise', 'separable'], got 'dense'"),
         (dict(padding='same'), "padding must be one of ['none', 'zero'], got 'same'"),
-        (dict(padding=1), "padding must be one of ['none', 'zero'], got 1"),
         (dict(norm='LN'), "norm must be one of ['BN', None], got 'LN'"),
         (dict(act='Swish'), "act must be one of ['GELU', None, 'ReLU'], got 'Swish'"),
     ],
@@ -227,15 +222,11 @@ ONE_SEQUENCE = "after_blocks must be a sequence of block indices or a range such
     ('arguments', 'message'),
     [
         (dict(after_blocks=(4,)), 'after_blocks must hold integers in [-1, 3], got 4 in (4,)'),
-        (dict(after_blocks=(0, -2)), 'must hold integers in [-1, 3], got -2 in (0, -2)'),
-        (dict(after_blocks=(0.0,)), 'after_blocks must hold integers in [-1, 3], got 0.0'),
         (dict(after_blocks=()), 'after_blocks must name at least one block'),
         (dict(after_blocks=(1, 1)), 'after_blocks must name each block once, got (1, 1)'),
         (dict(after_blocks=0), f'{ONE_SEQUENCE}0'),
-        (dict(after_blocks='all'), f"{ONE_SEQUENCE}'all'"),
         (dict(after_blocks='-1-3'), f"{ONE_SEQUENCE}'-1-3'"),
         (dict(after_blocks=(i for i in (0, 1))), f'{ONE_SEQUENCE}<'),
-        (dict(after_blocks='4-6'), 'after_blocks must name at least one block in [-1, 3]'),
         (dict(after_blocks='2-2'), 'after_blocks must name at least one block in [-1, 3]'),
         (dict(target='v'), "target must be one of ['qk', 'qkv'], got 'v'"),
         (dict(target='qk', after_blocks=(3,)), 'must hold integers in [-1, 2], got 3'),
@@ -282,26 +273,3 @@ def test_batch_norm_is_not_trained_on_one_token(batch, size):
 def test_tokens_that_do_not_fill_the_grid(shape):
     with pytest.raises(ValueError, match=r'tokens must be \(B, 3 \* 4, 8\) .*, got shape \('):
         PEG(8)(torch.randn(shape), (3, 4))
-
-
-def test_a_grid_has_two_sides():
-    with pytest.raises(ValueError, match=r'grid must be \(height, width\) in tokens, got 20'):
-        PEG(8)(torch.randn(1, 20, 8), 20)
-
-
-@pytest.mark.parametrize('batch', [1, 2])
-@pytest.mark.parametrize('prefix', [0, 1])
-def test_maps_are_channels_last_views_of_tokens(batch, prefix):
-    """Of one image too: torch looks at strides that mean nothing there, and would copy the map."""
-    tokens = torch.randn(batch, prefix + 30, 8)[:, prefix:]
-    feature_map = tokens_to_map(tokens, (5, 6))
-    assert torch.equal(feature_map[:, :, 1, 2], tokens[:, 8])
-    assert torch.equal(map_to_tokens(feature_map), tokens)
-    assert feature_map.data_ptr() == tokens.data_ptr() == map_to_tokens(feature_map).data_ptr()
-    assert feature_map.stride()[1:] == (1, 48, 8) and feature_map.stride(0) >= 240
-    peg, seen = PEG(8), []
-    peg.proj[0].register_forward_hook(lambda *args: seen.extend((args[1][0], args[2])))
-    assert peg(tokens, (5, 6)).is_contiguous()
-    assert seen[0].data_ptr() == tokens.data_ptr()
-    assert seen[1].stride() == (240, 1, 48, 8)
-    assert map_to_tokens(seen[1]).stride() == (240, 8, 1)

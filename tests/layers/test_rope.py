@@ -273,15 +273,6 @@ def test_checkpointing_recomputes_with_the_same_factor_and_dropout():
         torch.testing.assert_close(left.grad, right.grad)
 
 
-def test_frequencies_of_every_block_have_gradients_rates_and_freezing():
-    model = column(position=dict(type='RoPE', mode='mixed'), frozen_stages=2)
-    assert [p.requires_grad for p in model.rope.freqs] == [False, False, True, True]
-    assert [model.get_layer_depth(f'rope.freqs.{i}')[0] for i in range(4)] == [1, 2, 3, 4]
-    assert {f'rope.freqs.{i}' for i in range(4)} <= model.no_weight_decay()
-    model(torch.randn(1, 3, 64, 48))[0].square().sum().backward()
-    assert all(p.grad.abs().max() > 0 for p in model.rope.freqs if p.requires_grad)
-
-
 def test_timm_s_one_tensor_of_frequencies_is_read_and_cut_to_the_blocks_built():
     state = column(position=dict(type='RoPE', mode='mixed')).state_dict()
     freqs = torch.stack([state.pop(f'rope.freqs.{i}') for i in range(4)], dim=1)
