@@ -10,7 +10,6 @@ import torch
 
 pytest.importorskip('mmpretrain')
 
-from mmengine.dataset import default_collate
 from mmengine.registry import init_default_scope
 from mmpretrain.datasets import CustomDataset
 
@@ -100,14 +99,6 @@ def test_crops_are_upright_rectangles_within_bounds():
     assert crops[:, :2].max() <= 63
 
 
-def test_whole_area_and_no_flip_is_a_resize():
-    images = torch.rand(2, 3, 32, 32)
-    crops, _ = BatchRandomResizedCrop(size=32, area=(1, 1), ratio=(1, 1), flip=0)(
-        images, torch.eye(2)
-    )
-    torch.testing.assert_close(crops, images, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize(
     ('options', 'name'),
     [
@@ -120,25 +111,3 @@ def test_whole_area_and_no_flip_is_a_resize():
 def test_bad_arguments_are_named(options, name):
     with pytest.raises(ValueError, match=name):
         BatchRandomResizedCrop(**{'size': 8, **options})
-
-
-@pytest.mark.full
-def test_a_batch_goes_through_mmpretrains_preprocessor(folder):
-    from mmpretrain.registry import MODELS
-
-    decoded = build(DecodedDataset, folder, pipeline=[dict(type='PackInputs')])
-    augment = dict(type='BatchRandomResizedCrop', size=8)
-    preprocessor = MODELS.build(
-        dict(
-            type='ClsDataPreprocessor',
-            num_classes=2,
-            mean=[0] * 3,
-            std=[1] * 3,
-            batch_augments=dict(augments=augment),
-        )
-    )
-    batch = default_collate([decoded[0], decoded[5]])
-    assert preprocessor(batch, training=False)['inputs'].shape == (2, 3, 20, 24)
-    trained = preprocessor(batch, training=True)
-    assert trained['inputs'].shape == (2, 3, 8, 8)
-    assert [sample.gt_score.tolist() for sample in trained['data_samples']] == [[1, 0], [0, 1]]

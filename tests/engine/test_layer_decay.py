@@ -13,7 +13,6 @@ from cpvt_backbones.engine.layer_decay import LayerDecayOptimWrapperConstructor
 
 LR, WEIGHT_DECAY, RATE = 1e-3, 0.05, 0.5
 PEG_AND_TABLE = [dict(type='Learned'), dict(type='PEG', after_blocks=(0,))]
-FOUR = [24, 24, 24, 24]
 
 
 def classifier(backbone, **kwargs):
@@ -155,18 +154,6 @@ def test_custom_keys_multiply(kind):
     assert factors == {0.1, 1.0, 10.0}
 
 
-@pytest.mark.parametrize('kind', BUILDERS)
-def test_frozen_stages_are_left_out(kind):
-    model = BUILDERS[kind](frozen_stages=1)
-    groups = groups_by_name(model, build(model, layer_decay_rate=RATE))
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    assert any('blocks.0.' in name for name in frozen)
-    assert groups.keys() == dict(model.named_parameters()).keys() - frozen
-    for name, group in groups.items():
-        depth, layers = model.backbone.get_layer_depth(name, 'backbone.')
-        assert group['lr'] == pytest.approx(LR * RATE ** (layers - 1 - depth)), name
-
-
 def their_backbone(**kwargs):
     arch = dict(embed_dims=24, num_layers=3, num_heads=2, feedforward_channels=48)
     return dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=32, patch_size=8, **kwargs)
@@ -186,21 +173,6 @@ def test_the_same_rates_as_mmpretrain_gives():
     for name in want:
         assert got[name]['lr'] == pytest.approx(want[name]['lr']), name
         assert got[name]['weight_decay'] == pytest.approx(want[name]['weight_decay']), name
-
-
-def test_their_transformer_in_a_segmentor():
-    pytest.importorskip('mmpretrain')
-    backbone = their_backbone(out_type='featmap', out_indices=[0, 1, 2, 2])
-    model = segmentor(backbone, FOUR)
-    groups = groups_by_name(model, build(model, layer_decay_rate=RATE))
-    assert groups['backbone.patch_embed.projection.weight']['lr'] == pytest.approx(LR * RATE**4)
-    for block in range(3):
-        assert groups[f'backbone.layers.{block}.ln1.weight']['lr'] == pytest.approx(
-            LR * RATE ** (3 - block)
-        )
-    assert {group['lr'] for name, group in groups.items() if not name.startswith('backbone.')} == {
-        LR
-    }
 
 
 def test_a_backbone_without_depths():
@@ -227,14 +199,6 @@ def test_wrong_rates(value):
         ValueError, match=rf'layer_decay_rate must be a number in \(0, 1\], got {shown}$'
     ):
         LayerDecayOptimWrapperConstructor(dict(optimizer=dict(type='AdamW', lr=LR)), options)
-
-
-def test_the_config_is_left_as_it_was():
-    model, options = BUILDERS['CPVT'](), dict(layer_decay_rate=RATE, norm_decay_mult=0.0)
-    cfg = dict(optimizer=dict(type='AdamW', lr=LR, weight_decay=WEIGHT_DECAY))
-    LayerDecayOptimWrapperConstructor(cfg, options)(model)
-    assert options == dict(layer_decay_rate=RATE, norm_decay_mult=0.0)
-    assert cfg == dict(optimizer=dict(type='AdamW', lr=LR, weight_decay=WEIGHT_DECAY))
 
 
 # -- mmengine's own constructor with the keys of this package's schedule

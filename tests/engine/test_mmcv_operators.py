@@ -52,11 +52,6 @@ def ours(function, *inputs):
 # -- as the compiled operators
 
 
-def test_the_record_has_every_case():
-    assert read().keys() == {*BOXES, *MAPS}
-    assert len(read()) == len(BOXES) + len(MAPS)
-
-
 @pytest.mark.parametrize('name', BOXES)
 def test_boxes_are_those_of_the_compiled_operators(name):
     # A gaussian score is a product of at most 60 exponentials, each with an error of two steps of

@@ -178,18 +178,3 @@ def test_sizes_that_do_not_fit_are_refused(images):
     batch = batch_of(semantic_fpn, images[:1])
     with pytest.raises(ValueError, match=r'img_shape.*\(64, 96\)'):
         model.predict(torch.zeros(1, 3, 32, 32), batch['data_samples'])
-
-
-def test_other_modules_are_refused():
-    with pytest.raises(TypeError, match='predict'):
-        predict_by_size(torch.nn.Linear(1, 1))
-
-
-def test_without_samples_the_batch_goes_through(images):
-    """As mmseg's own predict allows."""
-    model = semantic_fpn(BACKBONES['MultiScaleCPVT']).eval()
-    batch = torch.randn(2, 3, 40, 56)
-    with torch.no_grad():
-        before = [sample.seg_logits.data for sample in model.predict(batch)]
-        after = [sample.seg_logits.data for sample in predict_by_size(model).predict(batch)]
-    assert furthest(before, after) == 0

@@ -2,16 +2,11 @@
 and segmentor.
 """
 
-import copy
-import pickle
-
 import pytest
 import torch
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, init_default_scope
 from tiny import COLUMN, build, image_classifier, retinanet, semantic_fpn
-
-from cpvt_backbones.engine.labels import Classes, check_labels
 
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[50.0, 60.0, 70.0])
 BACKBONE = dict(type='MultiScaleCPVT', arch=COLUMN)
@@ -113,14 +108,6 @@ def test_the_classifiers_preprocessor():
     assert found.valid_sizes == [(40, 64), (56, 33)]
 
 
-def test_a_batch_that_was_resized_is_refused():
-    init_default_scope('mmdet')
-    preprocessor = MODELS.build(dict(type='ValidSizesDetDataPreprocessor', **PIXELS))
-    preprocessor.batch_augments = [lambda inputs, samples: (inputs[:, :, ::2, ::2], samples)]
-    with pytest.raises(ValueError, match='batch_augments'):
-        preprocessor(batch('mmdet', pictures()), training=True)
-
-
 def test_a_batch_that_was_enlarged_is_refused():
     """Not by its size, which padding to a fixed one has as well."""
     from mmdet.structures.bbox import HorizontalBoxes
@@ -220,17 +207,3 @@ def test_classes_and_ignored_pixels_are_no_fault(toolbox, label):
     pytest.importorskip(toolbox)
     model, data = labelled(toolbox, label)
     assert len(model.data_preprocessor(data, True)['data_samples']) == 2
-
-
-def test_labels_on_another_device_are_not_waited_for():
-    _, data = labelled('mmseg', 9)
-    for sample in data['data_samples']:
-        sample.gt_sem_seg.data = sample.gt_sem_seg.data.to('meta')
-    check_labels(data['data_samples'], Classes(3, 255))
-
-
-def test_a_model_that_checks_labels_is_copied_and_pickled():
-    model, _ = labelled('mmseg', 0)
-    copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model.data_preprocessor))
-    for one in copies:
-        assert one.state_dict().keys() <= model.state_dict().keys()

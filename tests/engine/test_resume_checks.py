@@ -2,10 +2,8 @@
 
 from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
-from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import nn
@@ -134,44 +132,29 @@ EDITS = [
     # the counts
     (drop('meta'), 'no training to resume'),
     (put('meta', value=[]), 'no training to resume'),
-    (put('meta', value='x'), 'no training to resume'),
     (drop(*META, 'iter'), 'no training to resume'),
     (drop(*META, 'epoch'), 'meta.epoch must be an integer of at least 0, got None'),
-    (put(*META, 'epoch', value='one'), 'meta.epoch'),
-    (put(*META, 'epoch', value=-1), 'meta.epoch'),
     (put(*META, 'epoch', value=True), 'meta.epoch'),
-    (put(*META, 'iter', value='10'), 'meta.iter'),
     (put(*META, 'iter', value=-3), 'meta.iter'),
-    (put(*META, 'iter', value=9.5), 'meta.iter'),
-    (put(*META, 'iter', value=NAN), 'meta.iter'),
     (put(*META, 'iter', value=10**9), 'of iter 1000000000, beyond train_cfg.max_iters=11'),
     (put(*META, 'iter', value=HUGE), 'meta.iter'),
-    (put(*META, 'iter', value=torch.tensor(10)), 'meta.iter'),
     (put(*META, 'seed', value='x'), 'meta.seed must be an integer in'),
     (put(*META, 'seed', value=2**33), 'meta.seed'),
-    (put(*META, 'seed', value=-1), 'meta.seed'),
-    (put(*META, 'seed', value=1.0), 'meta.seed'),
     # the weights
     (drop('state_dict'), 'edited one.pth'),
     (put('state_dict', value={}), 'edited one.pth'),
     (drop('state_dict', WEIGHT), f'state_dict has no {WEIGHT}'),
-    (drop('state_dict', 'head.1.running_var'), 'state_dict has no head.1.running_var'),
     (put('state_dict', WEIGHT, value=cut), 'other shapes of'),
     (put('state_dict', WEIGHT, value=of_nan), 'NaN'),
     (put('state_dict', WEIGHT, value=whole), 'int64'),
     (put('state_dict', WEIGHT, value=3), WEIGHT),
-    (put('state_dict', WEIGHT, value=None), WEIGHT),
     # their average
     (drop('ema_state_dict'), 'no ema_state_dict'),
-    (put('ema_state_dict', value=None), 'no ema_state_dict'),
     (put('ema_state_dict', value=[1]), 'ema_state_dict must be a dict'),
     (drop(*AVERAGE, f'module.{WEIGHT}'), f'ema_state_dict has no module.{WEIGHT}'),
     (drop(*AVERAGE, 'steps'), 'ema_state_dict.steps'),
-    (put(*AVERAGE, 'steps', value=torch.tensor(-5)), 'ema_state_dict.steps'),
     (put(*AVERAGE, 'steps', value=torch.tensor(2**62)), 'ema_state_dict.steps'),
-    (put(*AVERAGE, 'steps', value=torch.tensor(1.5)), 'ema_state_dict.steps'),
     (put(*AVERAGE, 'steps', value=torch.tensor([1, 2])), 'ema_state_dict.steps'),
-    (put(*AVERAGE, 'steps', value=4), 'ema_state_dict.steps'),
     (put(*AVERAGE, f'module.{WEIGHT}', value=cut), rf'module.{WEIGHT} has the shape \(1, 3\)'),
     (put(*AVERAGE, f'module.{WEIGHT}', value=of_nan), f'module.{WEIGHT} is NaN'),
     (put(*AVERAGE, f'module.{WEIGHT}', value=whole), f'module.{WEIGHT} is of type torch.int64'),
@@ -187,15 +170,11 @@ EDITS = [
     (put(*SCALARS, 3, value=1), 'message_hub.log_scalars has the key 3'),
     (put(*SCALARS, 'train/loss', value='x'), 'log_scalars.train/loss must be the history'),
     (put(*SCALARS, 'train/loss', value=unequal), 'log_scalars.train/loss must be the history'),
-    (put(*INFO, 'best_score', value='good'), 'best_score must be a number'),
     (put(*INFO, 'best_score', value=NAN), 'best_score must be a number'),
-    (put(*INFO, 'best_score', value=float('inf')), 'best_score must be a number'),
     (put(*INFO, 'best_score_mAP', value=None), 'best_score_mAP must be a number'),
     # the data
     (put(*INFO, 'data_progress', value='x'), 'data_progress must hold the counts'),
-    (put(*INFO, 'data_progress', value={}), 'data_progress must hold'),
     (put(*INFO, 'data_progress', 'samples', value=10 * 2**20), 'data_progress must hold'),
-    (put(*INFO, 'data_progress', 'samples', value=-1), 'data_progress must hold'),
     (put(*INFO, 'data_progress', 'batch', value=0), 'data_progress must hold'),
     (put(*INFO, 'data_progress', value=dict(samples=9, batch=2**40)), 'data_progress must hold'),
     # random numbers
@@ -203,11 +182,8 @@ EDITS = [
     (put(*INFO, 'random_states', value=['x']), 'the random states are damaged'),
     (drop(*RANDOM, 'torch'), "the random states are damaged .*'torch'"),
     (put(*RANDOM, 'torch', value=cut), 'the random states are damaged'),
-    (put(*RANDOM, 'torch', value=3), 'the random states are damaged'),
     (put(*RANDOM, 'python', value=with_python(2**200)), 'the random states are damaged'),
-    (put(*RANDOM, 'python', value=with_python('x')), 'the random states are damaged'),
     (put(*RANDOM, 'numpy', value=with_position(10**6)), 'the position 1000000 of NumPy'),
-    (put(*RANDOM, 'numpy', value=None), 'the random states are damaged'),
     (put(*RANDOM, 'cuda', value=None), 'the random states are damaged'),
     # gradients that are being accumulated
     (put(*INFO, 'accumulated_gradients', value='x'), 'accumulated_gradients must be a list'),
@@ -225,10 +201,8 @@ EDITS = [
     (put(*GROUP, 'params', value=lambda all_: [1] * len(all_)), 'must number its parameters|other'),
     (drop(*GROUP, 'betas'), 'another one than AdamW: it has no betas'),
     (put(*GROUP, 'lr', value=NAN), 'lr of its optimizer must be finite'),
-    (put(*GROUP, 'lr', value='fast'), 'lr of its optimizer must be finite'),
     (put(*GROUP, 'lr', value=-1.0), 'AdamW refuses the options of group 0.*learning rate'),
     (put(*GROUP, 'betas', value=(5, 5)), 'AdamW refuses the options of group 0.*beta'),
-    (put(*GROUP, 'betas', value=0.9), 'betas of its optimizer must be finite'),
     (put(*GROUP, 'eps', value=-1), 'AdamW refuses the options of group 0.*epsilon'),
     (put('optimizer', 'base_param_settings', value=3), 'base_param_settings must hold its lr'),
     (put('optimizer', 'state', value=[]), 'optimizer.state must be a dict'),
@@ -238,31 +212,23 @@ EDITS = [
     (drop(*STATE, 'exp_avg'), 'exp_avg of parameter 0 in its optimizer is missing'),
     (drop(*STATE, 'step'), 'step of parameter 0 in its optimizer is missing'),
     (put(*STATE, 'exp_avg', value=3), 'exp_avg of parameter 0 in its optimizer must be a tensor'),
-    (put(*STATE, 'exp_avg', value=[1.0]), 'exp_avg of parameter 0 .* must be a tensor'),
-    (put(*STATE, 'exp_avg', value=None), 'exp_avg of parameter 0 .* must be a tensor'),
-    (put(*STATE, 'exp_avg', value='x'), 'exp_avg of parameter 0 .* must be a tensor'),
     (put(*STATE, 'exp_avg', value=cut), 'exp_avg of parameter 0 .* has the shape'),
     (put(*STATE, 'exp_avg_sq', value=of_nan), 'exp_avg_sq of parameter 0 .* is NaN'),
     (put(*STATE, 'step', value=torch.tensor(-1.0)), 'step of parameter 0 .* at least 0, got -1'),
     (put(*STATE, 'step', value=torch.ones(7, 7)), 'step of parameter 0 .* finite number'),
-    (put(*STATE, 'step', value='x'), 'step of parameter 0 .* finite number'),
-    (put(*STATE, 'step', value=torch.tensor(NAN)), 'step of parameter 0'),
     # the schedules
     (drop('param_schedulers'), 'param_schedulers must be a list of dicts, got None'),
     (put('param_schedulers', value='x'), 'param_schedulers must be'),
-    (put('param_schedulers', value={}), 'param_schedulers must be'),
     (put('param_schedulers', value=[]), 'it has 0 param_schedulers, this training 2'),
     (put(*SCHEDULE, value=7), 'param_schedulers must be'),
     (put(*SCHEDULE, value={}), r'param_schedulers\[0\] is another schedule than CosineAnnealing'),
     (put(*SCHEDULE, 'step', value=3), r'param_schedulers\[0\] is another .* differs in step'),
     (put(*SCHEDULE, '_get_value', value=3), 'differs in _get_value'),
-    (put(*SCHEDULE, 'optimizer', value=3), 'differs in optimizer'),
     (put(*SCHEDULE, '_global_step', value='x'), r'param_schedulers\[0\]._global_step'),
     (put(*SCHEDULE, '_global_step', value=-7), r'param_schedulers\[0\]._global_step'),
     (put(*SCHEDULE, 'last_step', value=HUGE), r'param_schedulers\[0\].last_step'),
     (put(*SCHEDULE, 'eta_min', value=NAN), r'param_schedulers\[0\].eta_min'),
     (put(*SCHEDULE, '_last_value', value=3), r'param_schedulers\[0\]._last_value must be a list'),
-    (put(*SCHEDULE, '_last_value', value=['x']), r'param_schedulers\[0\]._last_value'),
     (put(*SCHEDULE, 'by_epoch', value='x'), r'param_schedulers\[0\].by_epoch'),
 ]
 
@@ -322,12 +288,3 @@ def test_the_state_of_any_optimizer_is_compared_with_its_own(kind):
             put('state', 0, key, value=value)(other)
             with pytest.raises(InputError, match=f'{key} of parameter 0 in its optimizer'):
                 resume_checks._check_optimizer(other, wrapper)
-
-
-def test_histories_are_what_mmengine_writes():
-    from cpvt_backbones.engine.resume_checks import _is_history
-
-    assert _is_history(HistoryBuffer([1.0, 2.0], [1, 1]))
-    damaged = HistoryBuffer([1.0], [1])
-    damaged._log_history = np.array(['x'])
-    assert not _is_history(damaged)

@@ -5,72 +5,27 @@ import shutil
 
 import pytest
 import torch
-from mmengine.dataset import DefaultSampler
-from mmengine.evaluator import BaseMetric, Evaluator
-from mmengine.model import BaseModel
-from mmengine.runner import Runner
-from torch import nn
-from torch.utils.data import DataLoader
+from test_resuming import run
 
 from cpvt_backbones.checkpoints import CheckpointError, newest_checkpoint, read_checkpoint
-from cpvt_backbones.engine import DurableCheckpointHook
+
+# The loss falls in every epoch, so the newest weights are the best.
+OPTIONS = dict(
+    validate=True,
+    optimizer=dict(type='SGD', lr=0.01),
+    checkpoint=dict(max_keep_ckpts=1, save_best='score', rule='greater'),
+)
 
 
-class Regression(BaseModel):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 1)
-
-    def forward(self, inputs, mode):
-        loss = self.layer(inputs).square().mean()
-        return dict(loss=loss) if mode == 'loss' else [loss]
-
-
-class Epoch(BaseMetric):
-    """A score that grows with each validation."""
-
-    score = 0.0
-
-    def process(self, data_batch, data_samples):
-        self.results.append(0)
-
-    def compute_metrics(self, results):
-        self.score += 1
-        return dict(score=self.score)
-
-
-def run(folder, epochs, **options):
-    torch.manual_seed(0)
-    data = [dict(inputs=torch.randn(3)) for _ in range(4)]
-
-    def loader():
-        return DataLoader(data, batch_size=2, sampler=DefaultSampler(data, shuffle=False))
-
-    hook = DurableCheckpointHook(interval=1, max_keep_ckpts=1, save_best='score', rule='greater')
-    runner = Runner(
-        Regression(),
-        str(folder),
-        train_dataloader=loader(),
-        val_dataloader=loader(),
-        val_cfg=dict(),
-        val_evaluator=Evaluator(Epoch()),
-        train_cfg=dict(by_epoch=True, max_epochs=epochs, val_interval=1),
-        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
-        default_hooks=dict(checkpoint=hook),
-        default_scope='mmengine',
-        log_level='ERROR',
-        experiment_name=f'{folder.parent.name}_{folder.name}_{epochs}_{len(options)}',
-        **options,
-    )
-    runner.train()
-    return runner
+def train(folder, epochs, **options):
+    return run(folder, epochs=epochs, **OPTIONS, **options)
 
 
 @pytest.fixture
 def trained(tmp_path):
     """The work directory of a training of one epoch, with its best checkpoint."""
     folder = tmp_path / 'A'
-    run(folder, 1)
+    train(folder, 1)
     assert (folder / 'best_score_epoch_1.pth').is_file()
     return folder
 
@@ -86,7 +41,7 @@ def test_resuming_does_not_run_a_stored_config(key, trained, tmp_path):
     ran = tmp_path / 'ran'
     code = f'open({str(ran)!r}, "w").close()\n'
     edit(trained / 'epoch_1.pth', lambda content: content['meta'].update({key: code}))
-    run(trained, 2, resume=True)
+    train(trained, 2, resume=True)
     assert (trained / 'epoch_2.pth').is_file() and not ran.exists()
 
 
@@ -127,7 +82,7 @@ def test_reading_keeps_everything_but_configs_and_best_paths(trained):
 def test_a_copied_training_does_not_delete_the_best_file_of_the_first(trained, tmp_path):
     copy = tmp_path / 'B'
     shutil.copytree(trained, copy)
-    run(copy, 3, resume=True)
+    train(copy, 3, resume=True)
     assert (trained / 'best_score_epoch_1.pth').is_file()
     assert sorted(path.name for path in copy.glob('best_*')) == ['best_score_epoch_3.pth']
 
@@ -147,14 +102,14 @@ def test_resuming_does_not_delete_what_a_checkpoint_names(kind, trained, tmp_pat
         info['keep_ckpt_ids'] = [f'/../../{foreign.name}', '../x', 10**9, None, 1]
 
     edit(trained / 'epoch_1.pth', change)
-    run(trained, 2, resume=True)
+    train(trained, 2, resume=True)
     assert foreign.exists() and len(list(tmp_path.rglob('a.jpg'))) == (kind == 'folder')
 
 
 def test_a_folder_with_the_name_of_a_checkpoint_is_kept(trained):
     (trained / 'epoch_2.pth').mkdir()
     with pytest.raises(FileExistsError, match=r'epoch_2\.pth.* is a folder'):
-        run(trained, 2, resume=True)
+        train(trained, 2, resume=True)
     assert (trained / 'epoch_2.pth').is_dir() and (trained / 'epoch_1.pth').is_file()
 
 
@@ -169,7 +124,7 @@ def test_a_pointer_to_no_checkpoint_is_not_followed(pointer, trained):
 
 def test_a_newer_checkpoint_is_found_though_the_pointer_is_later_by_the_clock(trained):
     old = (trained / 'epoch_1.pth').read_bytes()
-    run(trained, 2, resume=True)
+    train(trained, 2, resume=True)
     (trained / 'epoch_1.pth').write_bytes(old)
     (trained / 'last_checkpoint').write_text(str(trained / 'epoch_1.pth'))
     assert newest_checkpoint(trained) == trained / 'epoch_2.pth'

@@ -12,7 +12,6 @@ from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import nn
 
-from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.engine import DurableCheckpointHook
 from cpvt_backbones.engine.training_checks import NotFiniteError
 
@@ -254,20 +253,6 @@ def test_a_longer_training_has_the_rates_of_its_own_schedule(schedule, tmp_path,
     assert any(wanted in text for text in warnings)
 
 
-@pytest.mark.parametrize('convert', [False, True], ids=['an epoch', 'an iteration'])
-def test_a_longer_training_by_epochs(convert, tmp_path):
-    def schedule(epochs):
-        options = dict(T_max=epochs, by_epoch=True, end=epochs, convert_to_iter_based=convert)
-        return [dict(type='CosineAnnealingLR', **options)]
-
-    whole = run(tmp_path / 'whole', epochs=4, schedule=schedule(4))
-    run(tmp_path / 'run', epochs=2, schedule=schedule(2))
-    longer = run(tmp_path / 'run', epochs=4, schedule=schedule(4), resume=True)
-    assert list(longer.rates) == list(range(16, 32))
-    for iteration, rate in longer.rates.items():
-        assert rate == pytest.approx(whole.rates[iteration], rel=1e-9), iteration
-
-
 def test_an_unchanged_schedule_is_resumed_without_a_word(tmp_path, warnings):
     options = dict(iterations=20, schedule=warm_cosine(20))
     whole = run(tmp_path / 'whole', **options)
@@ -350,19 +335,6 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     with pytest.raises(NotFiniteError, match='layer.weight is NaN or infinite after iteration 10'):
         run(tmp_path, iterations=20, hooks=[Damage(float('nan'), after=10)])
     assert not list(tmp_path.glob('*.pth'))
-
-
-@pytest.mark.parametrize(
-    ('optimizer', 'match'),
-    [
-        (dict(type='AdamW', lr=0.1), 'another one than AdamW: it has no betas'),
-        (dict(type='Rprop'), 'Rprop'),
-    ],
-)
-def test_a_resume_with_another_optimizer_is_refused(optimizer, match, tmp_path):
-    run(tmp_path, iterations=10)
-    with pytest.raises(CheckpointError, match=match):
-        run(tmp_path, iterations=20, optimizer=optimizer, resume=True)
 
 
 @pytest.mark.parametrize('code', [errno.ENOLCK, errno.EOPNOTSUPP])

@@ -14,26 +14,6 @@ from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ROOT / 'configs' / '_base_' / 'options'
-CLASSIFIER = f"""
-_base_ = ['{ROOT}/configs/_base_/runtime/mmpretrain.py', {{options}}]
-custom_imports = dict(imports=['cpvt_backbones', 'tiny_runs'])
-model = dict(
-    type='ImageClassifier',
-    backbone=dict(
-        type='CPVT', arch=dict(embed_dims=32, depth=1, num_heads=2, mlp_ratio=2.0), patch_size=8,
-        position=dict(type='PEG', after_blocks=(0,)), with_cls_token=False, out_type='avg_featmap'),
-    head=dict(type='LinearClsHead', num_classes=3, in_channels=32,
-        loss=dict(type='CrossEntropyLoss')))
-data_preprocessor = dict(mean=[127.5] * 3, std=[127.5] * 3, num_classes=3)
-train_dataloader = dict(
-    batch_size=2, num_workers=0, sampler=dict(type='InfiniteSampler', shuffle=False),
-    collate_fn=dict(type='default_collate'), dataset=dict(type='Pictures', scope='mmpretrain'))
-optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=2)
-default_hooks = dict(checkpoint=dict(by_epoch=False, interval=2, save_best=None))
-custom_hooks = [dict(type='Notes')]
-randomness = dict(seed=0)
-"""
 # A shipped detection config with a small model, on generated pictures.
 SMALL_DETECTOR = """
 custom_imports = dict(imports=['cpvt_backbones', 'tiny_runs', 'double_precision'])
@@ -71,27 +51,6 @@ def furthest(left, right):
 
 # -- compilation
 # --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_compiled_training_step_is_a_plain_one(train, tmp_path):
-    """mmengine compiles the whole step: the data, the losses and the optimizer too.
-
-    On a CPU that takes minutes.
-    """
-    pytest.importorskip('mmpretrain')
-    weights = {}
-    for run in ('plain', 'compile'):
-        config = tmp_path / f'{run}.py'
-        config.write_text(
-            CLASSIFIER.format(options=f"'{OPTIONS}/compile.py'" if run == 'compile' else '')
-        )
-        train('mmpretrain', config, '--work-dir', tmp_path / run)
-        weights[run] = saved(tmp_path / run, 2)['state_dict']
-    graphs = json.loads((tmp_path / 'compile' / 'notes_0.json').read_text())['graphs']
-    assert graphs[0] > 0
-    assert furthest(weights['plain'], weights['compile']) < 1e-5
 
 
 @pytest.mark.slow

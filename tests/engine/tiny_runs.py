@@ -1,8 +1,6 @@
 """What the tests of this folder train on, and what watches or stops the runs."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -63,30 +61,8 @@ class Pictures(torch.utils.data.Dataset):
 
 
 @HOOKS.register_module()
-class PowerCut(Hook):
-    """Kills the process, without warning, after so many iterations."""
-
-    priority = 'LOWEST'
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
-        if batch_idx + 1 == self.after:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-@HOOKS.register_module()
 class Notes(Hook):
     """Writes to ``<work_dir>/notes_<rank>.json`` what a checkpoint does not tell."""
-
-    def __init__(self) -> None:
-        self.graphs = []
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
-        from torch._dynamo.utils import counters
-
-        self.graphs.append(counters['stats']['unique_graphs'])
 
     def after_train(self, runner) -> None:
         from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -94,9 +70,7 @@ class Notes(Hook):
         groups = runner.optim_wrapper.optimizer.param_groups
         notes = dict(
             runner=type(runner).__name__,
-            strategy=type(getattr(runner, 'strategy', None)).__name__,
             units=[type(m.module).__name__ for m in runner.model.modules() if isinstance(m, FSDP)],
             weights_in_optimizer=sum(p.numel() for group in groups for p in group['params']),
-            graphs=self.graphs,
         )
         Path(runner.work_dir, f'notes_{runner.rank}.json').write_text(json.dumps(notes))
