@@ -6,23 +6,13 @@ import cv2
 import numpy as np
 import pytest
 from digit_scenes import write_scenes
-from local_models import BlockDetector, Brightness, LocalSegmentor
+from local_models import BlockDetector, LocalSegmentor
 
 from benchmarks.tile_agreement import compare_boxes, compare_maps, measure_agreement
 from cpvt_backbones.inference import ToolboxPredictor
 from cpvt_backbones.toolboxes import read_config
 
 DEMO = Path(__file__).resolve().parents[2] / 'work_dirs/demo-long/segmentor'
-
-
-class TileConscious(LocalSegmentor):
-    """Predicts another class in images narrower than the whole image."""
-
-    def logits(self, images):
-        logits = super().logits(images)
-        if images[0].shape[1] < 96:
-            logits[:, 3, : 96 // 3] += 1000
-        return logits
 
 
 @pytest.fixture
@@ -70,20 +60,6 @@ def test_pixelwise_models_agree_with_themselves(photos, long_side):
     assert len(done) == 2 * 2 * 3
     sizes = {size for forward in segmentor.forwards for size in forward}
     assert sizes == {(48, 48), (56, 56), (64, 96) if long_side is None else (96, 144)}
-
-
-def test_differences_are_measured(photos):
-    (row,) = measure_agreement(TileConscious(), [str(photos)], long_side=None, tiles=[(48, 16)])
-    assert 0 < row['equal'] < 0.9 and 0 < row['mIoU'] < 0.9
-
-
-def test_invalid_comparisons(photos):
-    with pytest.raises(
-        ValueError, match=r'tiles must be smaller than the images, got 96 px for .*a\.png'
-    ):
-        measure_agreement(LocalSegmentor(), [str(photos)], long_side=None, tiles=[(96, 16)])
-    with pytest.raises(ValueError, match=r"predictor\.task must be .*, got 'classification'"):
-        measure_agreement(Brightness(), [str(photos)], long_side=None, tiles=[(48, 16)])
 
 
 @pytest.mark.slow

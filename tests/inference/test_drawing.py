@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from local_models import BlockDetector, LocalSegmentor
 
-from cpvt_backbones.inference.drawing import draw_prediction, label_font, make_preview
+from cpvt_backbones.inference.drawing import draw_prediction, make_preview
 
 
 @pytest.mark.parametrize('width', [6000, 5001])
@@ -20,12 +20,6 @@ def test_pictures_of_large_maps_are_not_shifted(width):
         for seg_map in (stripes, stripes[:, ::-1].copy())
     )
     assert (picture == mirrored[:, ::-1]).mean() > 0.999
-
-
-def test_names_with_accents_are_drawn():
-    """Pillow's own font draws one box for each letter beyond ASCII."""
-    drawn = {letter: bytes(label_font(20).getmask(letter)) for letter in 'üßéЖΩu'}
-    assert len({*drawn.values()}) == len(drawn)
 
 
 def test_a_legend_is_below_the_picture_and_names_the_classes_that_are_there():
@@ -44,17 +38,6 @@ def test_a_legend_is_below_the_picture_and_names_the_classes_that_are_there():
         assert (count > 20) == (label in (0, 2))
 
 
-@pytest.mark.parametrize('name', ['road', 'a very long name of a class'])
-def test_a_picture_too_small_for_a_legend_has_none(name):
-    predictor = LocalSegmentor()
-    predictor.classes = [name] * 4
-    side = 30 if name == 'road' else 100
-    seg_map = np.zeros((side, side), np.uint8)
-    preview = make_preview(np.zeros((side, side, 3), np.uint8))
-    picture = draw_prediction(preview, dict(seg_map=seg_map), predictor, size=(side, side))
-    assert picture.shape == (side, side, 3)
-
-
 def boxes_drawn(*boxes):
     """The picture of boxes of class ``a`` on 200 x 150 px of grey."""
     count = len(boxes)
@@ -70,25 +53,3 @@ def test_no_box_crosses_a_label():
     label = slice(51, 60), slice(20, 40)  # above the first box
     assert len(np.unique(alone[label].reshape(-1, 3), axis=0)) > 2
     np.testing.assert_array_equal(both[label], alone[label])
-
-
-def test_the_label_of_a_box_beyond_the_upper_edge_is_whole():
-    beyond, at_edge = boxes_drawn((20, -6, 90, 120)), boxes_drawn((20, 0, 90, 120))
-    np.testing.assert_array_equal(beyond[2:12, 22:40], at_edge[2:12, 22:40])
-
-
-@pytest.mark.parametrize('name', ['5', 'a name that is as wide as two boxes'])
-@pytest.mark.parametrize('size', [(480, 320), (90, 60)])
-def test_the_class_of_an_image_is_readable_and_within_it(size, name):
-    predictor = LocalSegmentor()
-    predictor.task, predictor.palette = 'classification', [[255, 0, 0]]
-    width, height = size
-    grey = np.full((height, width, 3), 100, np.uint8)
-    found = {'label': 0, 'class': name, 'score': 0.5}
-    picture = draw_prediction(grey, found, predictor, size=size)
-    rows, columns = np.nonzero((picture == (255, 0, 0)).all(axis=-1))
-    assert columns.min() == 0 and rows.min() == 0
-    if len(name) == 1:
-        assert rows.max() >= height / 20
-    if width > 400:  # letters of 10 px have room
-        assert columns.max() < width - 1

@@ -81,17 +81,6 @@ def test_damaged_records_are_set_aside(folder, done, warnings_of_folders, name):
     assert len(warnings_of_folders) == 1
 
 
-def test_overwrite_works_whatever_is_there(folder, done, warnings_of_folders):
-    whole = snapshot(done)
-    (done / 'records.jsonl').write_bytes(b'\xff')
-    (done / 'run.json').unlink()
-    (done / 'predictions.json').write_text('{')
-    (done / 'vis' / '0.jpg').write_bytes(b'')
-    assert run(LocalSegmentor(), folder, done, overwrite=True).predicted == 6
-    assert snapshot(done) == whole
-    assert not warnings_of_folders
-
-
 def test_overwrite_deletes_only_what_a_run_wrote(folder, done):
     own = ['pred/mine.txt', 'vis/holiday.jpg', 'vis/deep/1.jpg', 'notes.txt']
     for name in own:
@@ -116,15 +105,6 @@ def test_a_record_names_no_file_outside_the_two_folders(folder, out, tmp_path):
     (out / 'records.jsonl').write_text(json.dumps(record) + '\n')
     run(LocalSegmentor(), folder / '0.png', out, overwrite=True)
     assert all(file.exists() for file in kept)
-
-
-def test_overwrite_keeps_a_folder_that_has_the_name_of_an_output(folder, done):
-    (done / 'vis' / '0.jpg').unlink()
-    (done / 'vis' / '0.jpg').mkdir()
-    (done / 'vis' / '0.jpg' / 'mine.txt').write_text('mine')
-    with pytest.raises(OSError, match='cannot be written to: Is a directory'):
-        run(LocalSegmentor(), folder, done, overwrite=True)
-    assert (done / 'vis' / '0.jpg' / 'mine.txt').exists()
 
 
 @pytest.mark.parametrize('overwrite', [False, True])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from bad_files import BAD, GOOD, write_folder
 from folder_runs import MODELS, read, run, snapshot, write_images
-from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
+from local_models import BlockDetector, BlockInstances, LocalSegmentor
 from PIL import Image
 
 from cpvt_backbones.inference import Inferencer, merge_shards, predict_to_folder
@@ -165,40 +165,6 @@ def test_the_longest_file_names_are_cut(tmp_path, out):
     assert len(list((out / 'pred').iterdir())) == 2
 
 
-def test_own_outputs_are_no_inputs(tmp_path, monkeypatch):
-    """A pattern with ** also matches the output folder of an earlier run."""
-    monkeypatch.chdir(tmp_path)
-    write_images(tmp_path / 'photos', count=2)
-    (tmp_path / 'outputs').mkdir()
-    write_images(tmp_path / 'outputs' / 'pred_of_mine', count=1, first=5)
-    for predictor in (LocalSegmentor(), LocalSegmentor()):
-        run(predictor, '**/*.png', 'outputs')
-        listed = read(tmp_path / 'outputs', 'images.json')['images']
-        names = sorted(Path(image['file_name']).name for image in listed)
-        assert names == ['0.png', '1.png', '5.png']
-    assert not predictor.forwards
-
-
-def test_arrays_are_refused(out):
-    with pytest.raises(TypeError, match='images must be files, got ndarray; Inferencer.predict'):
-        run(LocalSegmentor(), np.zeros((3, 3), np.uint8), out)
-
-
-def test_other_objects_than_an_inferencer_and_paths_are_refused(folder, out):
-    with pytest.raises(TypeError, match=r"inferencer must be an Inferencer, .*'NAME'.*got 'NAME'"):
-        predict_to_folder('NAME', folder, out_dir=out)
-    model = Inferencer(predictor=LocalSegmentor())
-    for name in ('out_dir', 'ann'):
-        with pytest.raises(TypeError, match=f'{name} must be a path, .* got 3'):
-            predict_to_folder(model, folder, **{'out_dir': out, name: 3})
-
-
-def test_the_folder_may_be_given_without_keyword(folder, out):
-    model = Inferencer(predictor=Brightness())
-    summary = predict_to_folder(model, folder, out, progress=False)
-    assert summary.predicted == 6 and sum(summary.classes.values()) == 6
-
-
 @pytest.mark.parametrize('form', [str, Path])
 def test_images_may_be_a_folder_or_a_pattern(folder, out, form):
     model = Inferencer(predictor=LocalSegmentor())
@@ -243,24 +209,6 @@ class Meddling(LocalSegmentor):
         if len(self.forwards) >= self.after:
             self.meddle()
         return super().logits(images)
-
-
-def interrupt():
-    raise KeyboardInterrupt
-
-
-def test_an_interrupted_run_is_continued(folder, out, tmp_path):
-    run(LocalSegmentor(), folder, tmp_path / 'whole')
-    with pytest.raises(KeyboardInterrupt):
-        run(Meddling(interrupt, after=2), folder, out)
-    assert not (out / 'predictions.json').exists()
-    again = LocalSegmentor()
-    summary = run(again, folder, out)
-    assert (summary.predicted, summary.found, len(again.forwards)) == (4, 2, 4)
-    assert snapshot(out) == snapshot(tmp_path / 'whole')
-    idle = LocalSegmentor()
-    assert run(idle, folder, out).found == 6
-    assert not idle.forwards
 
 
 def test_a_killed_run_is_continued(folder, out, tmp_path):
@@ -329,12 +277,6 @@ def test_a_file_changed_during_a_run_is_predicted_again(tmp_path, out):
     run(Meddling(lambda: Image.new('RGB', (9, 9), (240,) * 3).save(file)), file, out)
     assert run(LocalSegmentor(), file, out).predicted == 1
     assert set(np.unique(np.asarray(Image.open(out / 'pred' / '0.png')))) == {3}
-
-
-def test_a_file_deleted_during_a_run_does_not_stop_it(folder, out):
-    summary = run(Meddling(lambda: (folder / '5.png').unlink(missing_ok=True)), folder, out)
-    assert summary.predicted >= 5
-    assert (out / 'predictions.json').is_file()
 
 
 def test_failure_to_draw_does_not_stop_other_images(tmp_path, out):

@@ -153,13 +153,6 @@ def test_paths_that_are_no_files_are_refused(tmp_path):
             read_image(path)
 
 
-def test_a_file_without_permission_is_refused(folder, monkeypatch):
-    """Simulated, because root has every permission."""
-    monkeypatch.setattr(os, 'access', lambda path, mode: False)
-    with pytest.raises(ImageError, match=r'photo.jpg: permission denied'):
-        read_image(folder / 'photo.jpg')
-
-
 def test_read_limit_replaces_pillows_limit(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 10)
     with ThreadPoolExecutor(4) as threads:

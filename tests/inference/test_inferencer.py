@@ -4,7 +4,6 @@ import copy
 import hashlib
 import importlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +11,11 @@ import torch
 from local_models import BlockDetector, LocalSegmentor
 from mmengine.config import ConfigDict
 from mmengine.runner import save_checkpoint
-from PIL import Image
 from tiny import max_difference
 
 from cpvt_backbones import weights as shipped
 from cpvt_backbones.checkpoints import write_checkpoint
-from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor, inferencer
+from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 from cpvt_backbones.inference.predictions import resize_logits
 from cpvt_backbones.inference.sizes import fit
 
@@ -81,18 +79,6 @@ def test_max_pixels_limits_batches(predictor, forwards):
     assert [shape[0] for shape in forwards if shape[2:] == (40, 56)] == [2, 2]
 
 
-@pytest.mark.parametrize('image_bytes', [3 * 50 * 50, 3 * 60 * 60])
-def test_waiting_images_are_run_when_they_hold_too_much_memory(monkeypatch, image_bytes):
-    """The longest waiting first; the last images are as large as the bound."""
-    monkeypatch.setattr('cpvt_backbones.inference.queues.WAITING_BYTES', 3 * 50 * 50)
-    predictor = LocalSegmentor()
-    side = round((image_bytes / 3) ** 0.5)
-    sizes = [(8 + i, 30) for i in range(12)] + [(side, side + i) for i in range(3)]
-    results = Inferencer(predictor=predictor, batch_size=4).predict(images(sizes))
-    assert [result.size[::-1] for result in results] == sizes
-    assert predictor.forwards == [[size] for size in sizes]
-
-
 def test_failure_of_the_model_does_not_stop_other_images(monkeypatch, predictor):
     """Of the same batch, too."""
     inputs = images([(40, 56)] * 4)
@@ -119,12 +105,6 @@ def test_unreadable_images_are_errors_of_theirs(inferencer):
     assert second.error is None and second.size == (5, 6) and second.picture.shape == (6, 5, 3)
     with pytest.raises(ImageError, match=r'none.png: there is no such file'):
         inferencer('none.png')
-
-
-def test_files_and_arrays_give_the_same(inferencer, tmp_path):
-    (image,) = images([(31, 45)])
-    Image.fromarray(image[..., ::-1]).save(tmp_path / 'image.png')
-    same(inferencer(tmp_path / 'image.png')[0], inferencer(image)[0])
 
 
 # -- sizes
@@ -301,24 +281,6 @@ def test_shipped_weights_have_their_config():
     assert inferencer.predictor.classes[0] == 'tench'
 
 
-@pytest.mark.parametrize('form', [str, Path])
-def test_stream_takes_folders_and_patterns(folder, form):
-    inferencer = Inferencer(predictor=LocalSegmentor())
-
-    def names(inputs):
-        results = dict(inferencer.stream(inputs))
-        return [Path(results[index].name).name for index in sorted(results)]
-
-    every = [f'{i}.png' for i in range(6)]
-    assert names(form(folder)) == names([form(folder)]) == names(form(folder / '*.png')) == every
-    assert names(form(folder / '3.png')) == ['3.png']
-    assert names([form(folder / '[12].png'), form(folder / '4.png')]) == ['1.png', '2.png', '4.png']
-    ((_, missing),) = inferencer.stream([form(folder / 'gone.png')])
-    assert 'no such file' in str(missing.error)
-    with pytest.raises(FileNotFoundError, match='there is no file or folder'):
-        names(form(folder / 'gone'))
-
-
 def test_a_missing_checkpoint_and_a_backbone_alone_are_refused(model):
     with pytest.raises(FileNotFoundError, match="no file or folder 'none.pth'"):
         Inferencer(cfg=model[0], checkpoint='none.pth')
@@ -326,17 +288,6 @@ def test_a_missing_checkpoint_and_a_backbone_alone_are_refused(model):
     predictor.task = 'features'
     with pytest.raises(ValueError, match="predictor.task must be one of .*'features'"):
         Inferencer(predictor=predictor)
-
-
-def test_packages_for_tiles_are_missed_at_the_start(monkeypatch):
-    said = []
-    monkeypatch.setattr(inferencer, 'print_log', lambda message, *_: said.append(message))
-    monkeypatch.setattr(inferencer, 'find_spec', lambda name: None if name == 'sahi' else name)
-    Inferencer(predictor=BlockDetector(), max_pixels=2_000_000)
-    Inferencer(predictor=LocalSegmentor())
-    (message,) = said
-    assert 'images of more than 2000000 pixels will fail' in message
-    assert "pip install '.[infer]'" in message
 
 
 # -- checkpoints and configs
@@ -428,20 +379,6 @@ def test_safetensors_and_shipped_names_are_read(model, predictor, tmp_path, monk
         found, _ = toolbox_inferencer(cfg, name)(image, score_thr=0)
         for key in found.keys() - {'classes', 'class'}:
             np.testing.assert_allclose(found[key], expected[key], atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    'step',
-    ['Resize', 'FixShapeResize', 'ResizeShortestEdge', 'ResizeToMultiple', 'torchvision/Resize'],
-)
-def test_no_step_of_the_pipeline_sets_the_size(model, step):
-    from cpvt_backbones.inference.predictors import _adapt_pipeline
-
-    cfg = copy.deepcopy(model[0])
-    cfg.test_dataloader.dataset.pipeline.insert(1, dict(type=step))
-    _adapt_pipeline(cfg)
-    types = [one['type'] for one in cfg.test_dataloader.dataset.pipeline]
-    assert types[:2] == ['LoadImageFromFile', 'mmcv.Resize'] and step not in types
 
 
 def test_a_pipeline_without_loading_is_refused(model):

@@ -50,27 +50,6 @@ def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeyp
     assert records[0].read_bytes() == records[1].read_bytes()
 
 
-def test_images_are_read_ahead_of_the_forward_call_within_bounds(tmp_path, monkeypatch):
-    monkeypatch.setattr(queues, 'THREADS', 2)
-    folder, ahead = write_images(tmp_path / 'images', count=12), []
-    reads = []
-
-    class Counting(LocalSegmentor):
-        def logits(self, images):
-            ahead.append(len(reads) - len(self.forwards))
-            return super().logits(images)
-
-    predictor = Counting()
-    model = Inferencer(predictor=predictor)
-    load = model._load
-    monkeypatch.setattr(
-        model, '_load', lambda *args, **options: (reads.append(args[0]), load(*args, **options))[1]
-    )
-    assert len(model.predict(folder)) == 12
-    assert sorted(reads) == list(range(12))
-    assert max(ahead) <= 2 * 2 + 1
-
-
 def test_an_error_while_writing_keeps_what_was_written(tmp_path, monkeypatch):
     folder = write_images(tmp_path / 'images')
     run(LocalSegmentor(), folder, tmp_path / 'whole')

@@ -9,7 +9,7 @@ from filelock import FileLock
 from folder_runs import MODELS, read, run, snapshot, write_images
 from hypothesis import given
 from hypothesis import strategies as st
-from local_models import BlockDetector, LocalSegmentor
+from local_models import BlockDetector
 
 from cpvt_backbones.inference import find_images, folders, merge_shards
 
@@ -106,36 +106,6 @@ def test_a_damaged_shard_is_named(file, old, new, tmp_path):
     damaged.write_text(damaged.read_text().replace(old, new))
     with pytest.raises(ValueError, match='shard-0-of-1.* damaged'):
         merge_shards(find_images(images), out)
-
-
-def test_more_shards_than_images(tmp_path):
-    images = write_images(tmp_path / 'images', count=2)
-    found = [
-        run(BlockDetector(), images, tmp_path / 'out', shard=(index, 4)).predicted
-        for index in range(4)
-    ]
-    assert sorted(found) == [0, 0, 1, 1]
-    assert merge_shards(find_images(images), tmp_path / 'out').found == 2
-
-
-def test_a_shard_goes_on_where_it_stopped(inputs, tmp_path):
-    out = tmp_path / 'out'
-    first = run(LocalSegmentor(), inputs, out, shard=(0, 2))
-    expected = snapshot(out)
-    records = out / 'shard-0-of-2/records.jsonl'
-    lines = records.read_bytes().splitlines(keepends=True)
-    records.write_bytes(b''.join(lines[:2]) + lines[2][:20])  # as a kill leaves it
-    again = run(LocalSegmentor(), inputs, out, shard=(0, 2))
-    assert (again.found, again.predicted) == (2, first.predicted - 2)
-    assert snapshot(out) == expected
-
-
-def test_outputs_of_shards_are_no_inputs(tmp_path):
-    out = write_images(tmp_path / 'images') / 'out'
-    for index in (0, 1):
-        run(BlockDetector(), str(tmp_path / '**/*.*g'), out, shard=(index, 2))
-    merged = merge_shards(find_images(str(tmp_path / '**/*.*g')), out)
-    assert merged.found == 6 and len(merged.skipped) == 6
 
 
 def test_what_does_not_belong_together_is_refused(inputs, tmp_path):

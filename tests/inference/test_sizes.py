@@ -11,12 +11,12 @@ import cv2
 import numpy as np
 import pytest
 from local_models import Brightness, LocalSegmentor
-from mmengine.logging import MMLogger, print_log
+from mmengine.logging import MMLogger
 from mmengine.registry import TRANSFORMS, init_default_scope
 from toolbox_models import write_model
 
 from cpvt_backbones.export import ExportedModel, export, graph_of
-from cpvt_backbones.inference import GoodSizes, Inferencer, ToolboxPredictor, predictors
+from cpvt_backbones.inference import GoodSizes, Inferencer, ToolboxPredictor
 from cpvt_backbones.inference.sizes import apply_steps, size_after
 
 RNG = np.random.default_rng(0)
@@ -233,27 +233,6 @@ def test_an_exported_file_has_the_scale_and_the_range(tmp_path):
     wanted, _ = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')(image)
     found, _ = Inferencer(predictor=exported)(image)
     np.testing.assert_allclose(found['score'], wanted['score'], atol=1e-2)
-
-
-def test_messages_of_mmengine_are_kept_after_a_model_is_built(model, capsys, monkeypatch):
-    """The toolboxes are silenced while it is built: levels that were disabled then are cached."""
-    cfg, checkpoint = model
-    logger = MMLogger.get_instance(f'of this test {id(capsys)}')
-    build = predictors._build_inferencer
-
-    def noisy(*arguments):
-        for level in (logging.INFO, logging.WARNING):
-            print_log('while it is built', 'current', level)
-        return build(*arguments)
-
-    monkeypatch.setattr(predictors, '_build_inferencer', noisy)
-    ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device='cpu')
-    assert MMLogger.get_current_instance() is logger
-    logger.info('a message')
-    logger.warning('a warning')
-    printed = capsys.readouterr().out
-    assert 'a message' in printed and 'a warning' in printed
-    assert 'while it is built' not in printed
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
+from local_models import BlockDetector, BlockInstances, LocalSegmentor
 
-from cpvt_backbones.inference import ImageError, Inferencer
+from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.inference.predictions import decode_mask
 from cpvt_backbones.inference.tiles import (
     blend_tiles,
@@ -54,13 +54,6 @@ def test_weights_sum_to_one_at_every_pixel(length, tile):
         assert weight.min() > 0 and len(weight) == stop - start
         total[start:stop] += weight
     np.testing.assert_allclose(total, 1, atol=1e-6)
-
-
-def test_weights_fade_towards_an_inner_edge_only():
-    first, middle, last = ramp_weights([(0, 10), (6, 16), (12, 22)])
-    np.testing.assert_allclose(first, [1] * 6 + [0.875, 0.625, 0.375, 0.125])
-    np.testing.assert_allclose(middle, middle[::-1])
-    np.testing.assert_allclose(last, first[::-1])
 
 
 def blend(tiles, grid, to_classes, limit=1 << 30):
@@ -130,14 +123,6 @@ def test_a_local_segmentor_is_tiled_exactly(size, overlap):
     assert max(h * w * len(batch) for batch in predictor.forwards for h, w in batch[:1]) <= 1024
     np.testing.assert_array_equal(tiled['seg_map'], whole['seg_map'])
     assert tiled['seg_map'].dtype == np.uint8
-
-
-def test_tiles_share_a_batch_within_the_bound():
-    image = np.zeros((64, 200, 3), np.uint8)
-    predictor = LocalSegmentor()
-    bounds = dict(max_pixels=3 * 256, batch_size=8, tile_size=16, overlap=0)
-    Inferencer(predictor=predictor, **bounds)(image)
-    assert [len(batch) for batch in predictor.forwards] == [3] * 17 + [1]
 
 
 def blocks(size=(180, 260)):
@@ -235,14 +220,6 @@ def test_objects_much_longer_than_the_overlap_are_found_once(predictor, span):
         assert np.array_equal(decode_mask(mask, height=70, width=200), image[..., 1] > 0)
 
 
-def test_an_object_that_no_tile_sees_whole_gets_one_box():
-    image = np.zeros((40, 100, 3), np.uint8)
-    image[10:20, 25:45] = [255, 0, 0]
-    bounds = dict(max_pixels=1600, tile_size=40, overlap=12)
-    prediction, _ = Inferencer(predictor=BlockDetector(), **bounds)(image)
-    assert prediction['boxes'] == [[25, 10, 45, 20]]
-
-
 def test_a_size_policy_comes_before_tiling():
     image, boxes = blocks((180, 260))
     predictor = BlockDetector()
@@ -272,15 +249,3 @@ def test_resized_maps_and_masks_are_not_shifted(long_side):
     mirrored_map, mirrored_masks = maps_and_masks(image[:, ::-1].copy())
     assert np.array_equal(seg_map, mirrored_map[:, ::-1]) and len(np.unique(seg_map)) > 1
     assert np.array_equal(masks, mirrored_masks[..., ::-1]) and len(masks) == 3
-
-
-def test_a_classifier_is_not_tiled():
-    image = np.zeros((100, 100, 3), np.uint8)
-    bounds = dict(max_pixels=4096, tile_size=64, overlap=8)
-    with pytest.raises(
-        ImageError,
-        match=r'10000 pixels, more than max_pixels=4096; a classifier cannot be tiled.*long_side',
-    ):
-        Inferencer(predictor=Brightness(), **bounds)(image)
-    prediction, _ = Inferencer(predictor=Brightness(), long_side=64, **bounds)(image)
-    assert prediction['class'] == 'dark'

@@ -10,7 +10,6 @@ from raster_files import SIZE, values, write_raster
 
 from cpvt_backbones.engine import LoadRange
 from cpvt_backbones.inference import ImageError
-from cpvt_backbones.inference.drawing import make_preview
 from cpvt_backbones.inference.sizes import resize
 from cpvt_backbones.inference.windows import open_image
 from cpvt_backbones.value_range import ValueRange
@@ -131,12 +130,6 @@ def test_values_that_are_not_finite_are_refused(bad):
 def test_arguments_are_checked(change, words):
     with pytest.raises(ValueError, match=words):
         ValueRange(**TWELVE.settings | change)
-
-
-@pytest.mark.parametrize('channels, shown', [(1, (0, 0, 0)), (2, (0, 0, 0)), (13, (0, 1, 2))])
-def test_a_picture_shows_the_first_three_bands(channels, shown):
-    pixels = values(0, np.uint8, channels)
-    np.testing.assert_array_equal(make_preview(pixels), pixels[..., list(shown)])
 
 
 def test_a_preprocessor_refuses_other_channels():

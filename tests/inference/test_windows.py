@@ -12,11 +12,10 @@ import pytest
 from folder_runs import run, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from local_models import BlockDetector, BlockInstances, Brightness, LocalSegmentor
+from local_models import BlockDetector, BlockInstances, LocalSegmentor
 from PIL import Image
 
 from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, sizes, windows
-from cpvt_backbones.inference.images import to_8_bits
 from cpvt_backbones.inference.predictions import decode_mask, encode_mask
 from cpvt_backbones.inference.sizes import Resized
 from cpvt_backbones.value_range import ValueRange
@@ -124,12 +123,6 @@ def test_a_scene_read_as_a_whole_has_the_same_files(scene, tmp_path):
         assert file.shape == wanted.shape
 
 
-def test_a_detector_names_the_place_of_scenes_read_as_a_whole(scene, tmp_path):
-    run(BlockDetector(), [scene], tmp_path / 'out', inferencer=BOUNDS)
-    (listed,) = json.loads((tmp_path / 'out/images.json').read_text())['images']
-    assert listed['crs'] == 'EPSG:32633' and tuple(listed['transform']) == TRANSFORM
-
-
 @pytest.mark.parametrize('limit', [100, None])
 @pytest.mark.parametrize('kind', ['nodata', 'mask', 'alpha', 'one band'])
 def test_pixels_without_data_are_of_no_class(kind, limit, picture, tmp_path):
@@ -169,28 +162,6 @@ def test_a_chosen_band_is_no_transparency(picture, tmp_path):
     value_range = ValueRange(low=0, high=255, dtype='uint8', bands=(1, 2, 4))
     assert windows.open_scene(path).missing((0, 40), (0, 50)).all()
     assert windows.open_scene(path, value_range).missing((0, 40), (0, 50)) is None
-
-
-@pytest.mark.parametrize('limit', [1, None])
-def test_pixels_outside_a_mask_are_read_as_low(limit, tmp_path):
-    pixels = np.full((1, 40, 50), 900, np.uint16)
-    path = write_tiff(tmp_path / 'a.tif', pixels)
-    inside = np.ones((40, 50), bool)
-    inside[5:20, 10:30] = False
-    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, 'r+') as file:
-        file.write_mask(inside)
-    value_range = ValueRange(low=0, high=900, dtype='uint16')
-    image = windows.open_image(path, name='a', read_limit=limit, value_range=value_range)
-    expected = np.where(inside, 255, 0)[..., None].repeat(3, axis=2)
-    np.testing.assert_array_equal(image[2:38, 3:45], expected[2:38, 3:45])
-
-
-def test_a_scene_of_many_bands_is_read_without_a_word(tmp_path, caplog):
-    pixels = np.zeros((13, 40, 50), np.uint16)
-    path = write_tiff(tmp_path / 'a.tif', pixels)
-    value_range = ValueRange(low=0, high=900, dtype='uint16', bands=(4, 3, 2))
-    assert windows.open_image(path, name='a', value_range=value_range).shape == (40, 50, 3)
-    assert not caplog.records
 
 
 def test_files_without_a_place_stay_png(picture, tmp_path):
@@ -249,25 +220,6 @@ def test_refusals(scene, tmp_path, monkeypatch):
     refused(scene, r"reading by windows, a range or bands needs rasterio: pip install '.\[large\]'")
 
 
-@pytest.mark.parametrize('layout', [dict(tiled=True), dict(tiled=False, blockysize=7)])
-def test_planes_of_16_bits(tmp_path, layout):
-    """Without compression, Pillow decodes colours to other values, and fails on grey."""
-    pixels = np.random.default_rng(0).integers(0, 1 << 16, (3, 90, 70), np.uint16)
-    layout = layout | dict(interleave='band')
-    expected = np.moveaxis(pixels[::-1] >> 8, 0, 2)
-    plain = write_tiff(tmp_path / 'plain.tif', pixels, **layout, compress='none', photometric='RGB')
-    packed = write_tiff(tmp_path / 'packed.tif', pixels, **layout, photometric='RGB')
-    grey = write_tiff(tmp_path / 'grey.tif', pixels[:1], **layout, compress='none')
-    for file in (plain, grey):
-        with pytest.raises(ImageError, match='not compressed, in planes: Pillow does not read it'):
-            read_image(file)
-    image = windows.open_image(plain, name='')
-    np.testing.assert_array_equal(image[:90, :70], expected)
-    np.testing.assert_array_equal(read_image(packed), expected)
-    image = windows.open_image(grey, name='')
-    np.testing.assert_array_equal(image[:90, :70][..., 0], to_8_bits(pixels[0]))
-
-
 def test_values_that_pillow_takes_for_others_are_refused(tmp_path):
     grey = np.full((1, 9, 7), 200, np.uint16)
     white = write_tiff(tmp_path / 'white.tif', grey, photometric='MINISWHITE')
@@ -288,14 +240,6 @@ def test_a_damaged_file_leaves_no_map(scene, tmp_path):
     assert summary.predicted == 1
     assert 'damaged' in summary.failed[str(damaged)]
     assert [file.name for file in (tmp_path / 'out/pred').iterdir()] == ['scene.tif']
-
-
-def test_a_classifier_takes_one_that_is_shrunk_to_fit(scene):
-    options = dict(predictor=Brightness(), read_limit=10, **BOUNDS)
-    prediction, _ = Inferencer(long_side=64, **options)(scene, vis=True)
-    assert prediction['class'] in Brightness.classes
-    with pytest.raises(ImageError, match='a classifier cannot be tiled'):
-        Inferencer(**options)(scene)
 
 
 @given(
