@@ -7,20 +7,16 @@ Reading such files: tests/inference/test_value_range.py.
 import json
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import shape_data
 import tiny_configs
 import torch
-from own_data_sets import write_coco
 from raster_files import values, write_raster
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cpvt_backbones import CPVT, MultiScaleCPVT
-from cpvt_backbones.engine import LoadRange
 from cpvt_backbones.export import ExportedModel
-from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.value_range import ValueRange
 
 
@@ -177,16 +173,6 @@ def test_photographs_are_refused_by_a_model_of_other_bands(small_model, call, pr
     assert 'photo.png: band 13 is missing: the file has 3' in printed()
 
 
-def test_the_page_refuses_models_of_other_images(small_model):
-    for package in ('skimage', 'sklearn'):
-        pytest.importorskip(package)
-    from app_views import Model
-
-    model = Model(lambda: read_config(small_model[0]), small_model[1], 'cpu')
-    with pytest.raises(ValueError, match='cfg reads images by LoadRange'):
-        model.extractor  # noqa: B018, loads
-
-
 # -- the check of the data
 # --------------------------------------------------------------------------------------------------
 
@@ -223,80 +209,6 @@ def test_a_file_of_another_type_is_refused_by_name(data, refused):
     file = write_raster(Path('deep/train/train_1.png'), np.zeros((72, 64), np.uint8))
     found = refused('make_config', *data['deep'], '--range', 0, 4095, *MAKE)
     assert f'{file} (values of uint8; the other images have uint16)' in ' '.join(found.split())
-
-
-def test_clipped_values_and_wide_ranges_are_noted(data, call, printed):
-    call('make_config', *data['deep'], *MAKE, '--range', 100, 3000)
-    assert 'note 12 values outside of --range 100 3000 are clipped' in printed()
-    call('make_config', *data['deep'], *MAKE, '--range', 0, 65535)
-    assert 'values of 0 to 4080 only: give a smaller range' in printed()
-
-
-def test_8_bits_among_12_are_counted(data, call, refused, printed):
-    dark = np.random.default_rng(0).integers(0, 255, (shape_data.HEIGHT, shape_data.WIDTH))
-    file = write_raster(Path('deep/train/train_1.png'), dark.astype(np.uint16))
-    arguments = ['make_config', *data['deep'], *MAKE, '--range', 0, 4095]
-    call(*arguments)
-    wanted = 'altered 1 images within a sixteenth of --range 0 4095, nearly black: have they fewer'
-    assert f'{wanted} bits?: {file}' in printed()
-    assert 'refused by strict' in refused(*arguments, '--strict')
-
-
-def test_numpy_files_need_a_range(data, refused, call, printed):
-    for path in Path('deep').rglob('*.png'):
-        pixels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)[..., ::-1]
-        write_raster(path.with_suffix('.npy'), pixels)
-        path.unlink()
-    arguments = ['make_config', 'masks', 'deep', 'masks', *MAKE]
-    assert '3 bands of uint16: give --range LOW HIGH' in refused(*arguments)
-    call(*arguments, '--range', 0, 4095)
-    assert 'used 8 training images' in printed()
-
-
-@pytest.mark.parametrize('opacity', [255, 254])
-def test_transparent_pixels_are_noted(data, call, printed, opacity):
-    for path in Path('tiffs').rglob('*.tif'):
-        pixels = np.full((shape_data.HEIGHT, shape_data.WIDTH, 4), 255, np.uint8)
-        pixels[3, 5, 3] = opacity
-        write_raster(path, pixels, photometric='RGB', ALPHA='YES')
-    call('make_config', *data['coco'][:-5], *MAKE)
-    noted = (
-        '12 images with transparent pixels: training sees their colour, prediction white'
-        in printed()
-    )
-    assert noted == (opacity < 255)
-
-
-def test_yolo_labels_of_images_of_other_bands(tmp_path, monkeypatch, call, printed):
-    pytest.importorskip('mmdet')
-    monkeypatch.chdir(tmp_path)
-    Path('yolo/labels').mkdir(parents=True)
-    for number in range(10):
-        write_raster(Path(f'yolo/images/{number}.npy'), values(number, np.uint8, 5))
-        Path(f'yolo/labels/{number}.txt').write_text('0 0.5 0.25 0.5 0.25')
-    Path('yolo/classes.txt').write_text('thing')
-    call('make_config', 'yolo', 'yolo', '--bands', 5, 1, *MAKE)
-    (box, *_) = json.loads(Path('mine/train.json').read_text())['annotations']
-    assert box['bbox'] == [16, 6, 32, 12]  # of 64 x 48 px
-    assert 'used 8 training objects' in printed()
-
-
-def test_tiles_keep_the_values(tmp_path, monkeypatch, call):
-    """Objects of 9 px at the scale of 640 px are trained on in tiles."""
-    pytest.importorskip('mmdet')
-    monkeypatch.chdir(tmp_path)
-    pixels = np.random.default_rng(0).integers(0, 4096, (1400, 1400, 3)).astype(np.uint16)
-    images = [dict(id=i, file_name=f'{i}.png', width=1400, height=1400) for i in range(2)]
-    boxes = [dict(id=i, image_id=i, category_id=1, bbox=[30, 40, 20, 20]) for i in range(2)]
-    write_coco(Path('all.json'), images, boxes, [dict(id=1, name='dot')])
-    for image in images:
-        write_raster(Path('large', image['file_name']), pixels)
-    call('make_config', 'coco', 'all.json', 'large', '--range', 0, 4095, *MAKE)
-    (tile,) = Path('mine/tiles/train').glob('*_0_0.npy')
-    read = LoadRange(low=0, high=4095, dtype='uint16')
-    whole = read(dict(img_path='large/0.png'))['img']
-    np.testing.assert_array_equal(read(dict(img_path=str(tile)))['img'], whole[:640, :640])
-    assert "type='LoadRange'" in Path('mine.py').read_text()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import cv2
 import pytest
-from own_data_sets import HEIGHT, WIDTH, assert_used, data_set, has, mask, outline_of, photo
+from own_data_sets import HEIGHT, WIDTH, assert_used, data_set, has, outline_of, photo
 from PIL import Image
 
 RLE = dict(size=[HEIGHT, WIDTH], counts=[HEIGHT * 10 + 8, 16, HEIGHT * WIDTH - HEIGHT * 10 - 24])
@@ -168,17 +168,6 @@ def test_boxes_that_are_no_left_top_width_height_are_refused(coco, refuse, read,
     assert guess in line
 
 
-def test_few_boxes_that_differ_from_their_outlines_are_noted(coco, table):
-    coco.add_outlines()
-    coco.annotations[0]['bbox'] = [5, 5, 20, 26]
-    coco.annotations[1].update(bbox=[-9, 5, 34, 16], segmentation=outline_of([0, 5, 25, 16]))
-    coco.annotations[2]['bbox'][0] += 2.5
-    printed = table(*coco.arguments('instances'))
-    assert has(printed, 'note 1 boxes that differ from their outlines: the box counts: ')
-    assert has(printed, 'box [5, 5, 20, 26], its outline is in [4, 5, 20, 16])')
-    assert has(printed, 'altered 1 boxes are clipped')
-
-
 def test_outlines_are_left_out_of_a_detector_and_needed_by_instances(coco, table, refuse):
     coco.add_outlines()
     left_out = 'note 20 outlines are left out; form instances trains on them'
@@ -281,14 +270,6 @@ def test_images_without_objects_are_trained_on(coco, table, config):
         assert train[index]['data_samples'].img_id == train.get_data_info(index)['img_id']
 
 
-def test_pixels_are_not_read_on_demand(coco, table):
-    damaged(coco)
-    coco.images[2].update(width=400, height=300)
-    coco.images = [image for image in coco.images if image['id'] not in (5, 6)]
-    coco.annotations = [one for one in coco.annotations if one['image_id'] not in (5, 6)]
-    assert 'data accepted' in table(*coco.arguments(), '--no-decode')
-
-
 @pytest.mark.parametrize('size', ['stored', 'upright', 'missing'])
 @pytest.mark.parametrize('labels', ['stored', 'upright', 'both', 'none'])
 def test_sizes_and_boxes_are_those_of_the_upright_image(coco, refuse, table, size, labels):
@@ -327,41 +308,6 @@ def test_near_duplicates_and_unlisted_images_are_noted(coco, table):
     assert has(printed, f'note 1 images that no JSON file lists: {coco.photos}/7.png')
 
 
-def test_validation_on_the_training_images_is_said(coco, table):
-    """Not as images that look alike."""
-    printed = table(*coco.arguments(), '--val', coco.write('val.json'), coco.photos)
-    assert has(printed, 'note 10 images of training and validation at once')
-    assert 'look like a training image' not in printed
-
-
-def test_a_folder_named_as_a_form_is_written_with_its_path(coco, refuse, monkeypatch):
-    (coco.folder / 'yolo').mkdir()
-    monkeypatch.chdir(coco.folder)
-    assert 'for the folder of this name, write ./yolo' in refuse('yolo')
-
-
-def test_images_of_16_bits_with_values_of_12_are_noted(coco, table):
-    for name in ('0.png', '1.png'):
-        mask(coco.photos / name, [0, 4095], dtype='uint16')
-    wanted = 'altered 2 images of 16 bits with values of 0 to 4095 only, training sees 0 to 15 of'
-    assert has(table(*coco.arguments()), wanted)
-    mask(coco.photos / '2.png', [0, 65535], dtype='uint16')
-    assert 'images of 16 bits' not in table(*coco.arguments())
-
-
-@pytest.mark.parametrize('place', [0, 9])
-def test_objects_that_vanish_in_a_long_image_are_named(coco, table, place):
-    """Two of 20 x 16 px in an image of 2000 px, of training or validation."""
-    name = 'größer 1.png' if place else '0 größer.png'
-    photo(coco.photos / name, (2000, 40))
-    coco.images[place].update(file_name=name, width=2000, height=40)
-    wanted = f'objects shrunk to less than 4 px: 2; cut these images into parts: {name}\n'
-    assert wanted in table(*coco.arguments())
-    photo(coco.photos / name, (320, 40))
-    coco.images[place].update(width=320)
-    assert 'objects shrunk' not in table(*coco.arguments(), '--overwrite')
-
-
 @pytest.mark.full
 def test_objects_to_ignore_are_not_trained_on_as_background(coco, table, config):
     """mmdet leaves out objects with `ignore`, which makes their place background."""
@@ -371,22 +317,6 @@ def test_objects_to_ignore_are_not_trained_on_as_background(coco, table, config)
     assert 'note           1 objects to ignore are ignored in training and evaluation' in printed
     first = data_set(config(), 'train').get_data_info(0)['instances']
     assert [one['ignore_flag'] for one in first] == [1, 0]
-
-
-@pytest.mark.full
-def test_ids_of_other_programs(coco, table, config):
-    """Floats of pandas, numbers beyond float64, names that are numbers, paths of Windows."""
-    coco.categories = [dict(id=2**62 + 1, name=7), dict(id=2**62 + 2, name='8')]
-    for image in coco.images:
-        image.update(id=float(image['id']), file_name=f'.\\{image["file_name"]}')
-    for one in coco.annotations:
-        one.update(image_id=float(one['image_id']), category_id=one['category_id'] + 2**62)
-    printed = table(*coco.arguments(), '--strict')
-    assert_used(printed, 8, 2)
-    assert config().classes == ('7', '8')
-    assert 'smallest objects, 7: ' in printed
-    first = data_set(config(), 'train')[0]['data_samples'].gt_instances
-    assert first.labels.tolist() == [0, 1]
 
 
 def test_names_with_accents_in_one_or_two_characters_are_one(coco, table):

@@ -82,12 +82,6 @@ def same_names(data, folders, step=0):
             photo(data / f'{folder}/{j + step * i}.png', seed=[i, j])
 
 
-def test_a_class_called_mask_has_other_files(tmp_path, table):
-    pytest.importorskip('mmpretrain')
-    same_names(tmp_path / 'data', ('mask', 'no mask'), 7)
-    assert 'data accepted' in table('folders', tmp_path / 'data')
-
-
 def test_one_image_in_two_classes_is_noted(photos, table):
     shutil.copy(photos / 'cat/cat1.png', photos / 'dog/again.png')
     printed = table('folders', photos)

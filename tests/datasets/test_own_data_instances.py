@@ -174,21 +174,3 @@ def test_the_sheet_shows_boxes_and_outlines(coco, table, form):
     assert_near(found[8 + 300, 8 + 240], [0, 0, 0])
     # Eight of training in two rows, two of validation.
     assert found.shape[1] == 8 + 4 * 488 and found.shape[0] == 8 + 3 * (360 + 18 + 8)
-
-
-def test_the_sheet_shows_class_maps(masks, table):
-    for i in range(5):
-        mask(masks.images / f'{i}.png', [[100, 100, 100]])
-    masks.fill([0] * 20 + [1] * 24 + [255] * 20)
-    table(*masks.given('background\nroad\n'))
-    found, grey = sheet(masks.folder), np.array([128] * 3)
-    for column, colour in ((100, [100] * 3), (240, 40 + 0.6 * GREEN), (430, 40 + 0.6 * grey)):
-        assert_near(found[8 + 300, 8 + column], colour)
-
-
-def test_the_sheet_shows_the_names_of_classes(photos, table):
-    table('folders', photos)
-    found = sheet(photos.parent)
-    for top, colour in ((8, [255, 51, 51]), (8 + 386, GREEN)):  # four cats, four dogs
-        name = found[top : top + 12, 8:20].reshape(-1, 3)
-        assert_near(np.median(name, axis=0), colour)

@@ -48,12 +48,6 @@ def test_boxes_with_keypoints_or_scores_are_no_polygons(rest, yolo, refuse, tabl
     assert_used(table('yolo', yolo.folder), 5, 2)
 
 
-@pytest.mark.parametrize('rest', ['0.9', '0.45 0.4 2', '0.87 7', '0.45 0.4 2 0.6 0.65 2'])
-def test_other_numbers_behind_a_box_are_refused(rest, yolo, refuse):
-    yolo.label('train/train0', f'1 {BOX} {rest}')
-    assert 'refused        1 ' in refuse('yolo', yolo.folder)
-
-
 @pytest.mark.parametrize(
     'polygons',
     [
@@ -143,37 +137,6 @@ def test_folders_called_png_images_and_ped_masks(table, refuse, tmp_path):
     assert 'which are no classes' in refuse('folders', tmp_path / 'set')
 
 
-def test_class_folders_may_have_the_same_file_names(table, tmp_path):
-    for kind in ('cat', 'dog'):
-        for i in range(6):
-            photo(tmp_path / f'photos/{kind}/{i}.png', seed=[i, len(kind), ord(kind[0])])
-    assert 'are they images and masks' not in table(tmp_path / 'photos')
-    for i in range(6):
-        mask(tmp_path / f'photos/dog/{i}.png', [0, 1, 2 + i])
-    assert 'are they images and masks' in table(tmp_path / 'photos')
-
-
-@pytest.mark.full
-def test_three_hundred_classes(masks, table, call, tmp_path, monkeypatch):
-    """Maps of 16 bits, from the masks to the prediction."""
-    monkeypatch.chdir(tmp_path)
-    for i in range(5):
-        masks.put(f'{i}.png', [*range(300), 65535], dtype=np.uint16)
-    data = [*masks.arguments, *masks.classes('\n'.join(f'kind {i}' for i in range(300)))]
-    printed = table(*data, '--length', '1', '--ignore', '65535')
-    assert 'segmentor of 300 classes' in printed
-    written = masks.written()
-    assert {*written.ravel().tolist()} == {*range(300), 65535}
-    options = []
-    for part in ('train', 'val'):
-        options += [f'{part}_dataloader.num_workers=0', f'{part}_dataloader.persistent_workers=0']
-    call('train', 'mine.py', '--no-progress', '--cfg-options', *options)
-    call('infer', 'mine.py', 'work_dirs/mine/iter_1.pth', 'images', '--out-dir', 'out')
-    predicted = cv2.imread('out/pred/0.png', -1)
-    assert predicted.dtype == np.uint16 and predicted.shape == (HEIGHT, WIDTH)
-    assert (tmp_path / 'mine/sheet.jpg').is_file() and (tmp_path / 'out/vis/0.jpg').is_file()
-
-
 @pytest.mark.parametrize('count', [255, 256])
 def test_maps_of_more_than_255_classes_have_16_bits(count, masks, table, config):
     names = masks.classes('\n'.join(f'kind {i}' for i in range(count)))
@@ -202,14 +165,6 @@ def test_an_image_listed_under_two_names_is_refused(name, coco, refuse):
     assert has(refuse(*coco.arguments()), 'refused 1 images that are listed twice ... (0.png)')
 
 
-def test_absolute_paths_are_listed(coco, table, monkeypatch, tmp_path):
-    for image in coco.images:
-        image['file_name'] = str(coco.photos / image['file_name'])
-    coco.write()
-    monkeypatch.chdir(tmp_path)
-    assert 'no JSON file lists' not in table('coco', 'all.json', 'images')
-
-
 def test_regions_to_ignore_are_counted_apart(coco, table):
     for one in coco.annotations[:5]:
         one['iscrowd'] = 1
@@ -220,14 +175,6 @@ def test_regions_to_ignore_are_counted_apart(coco, table):
             if line.startswith('used') and line.endswith(kind):
                 counts[kind] = counts.get(kind, 0) + int(line.split()[1])
     assert counts == {'objects': 15, 'regions to ignore': 5}
-
-
-def test_validation_images_without_objects_are_noted(coco, table):
-    data = coco.arguments()
-    coco.annotations = []
-    val = coco.write('val.json')
-    printed = table(*data, '--val', val, coco.photos)
-    assert 'validation images without any object' in printed
 
 
 @pytest.mark.parametrize(('form', 'side'), [('coco', 20), ('instances', 8)])
@@ -254,18 +201,6 @@ def test_images_of_many_objects(form, side, coco, table, config):
     evaluator = config().val_evaluator
     assert 100 in evaluator.proposal_nums and max(evaluator.proposal_nums) >= count
     assert config().default_hooks.checkpoint.save_best.endswith('mAP_50')
-
-
-@pytest.mark.parametrize('names', [('left hand', 'Right_Hand'), ('shoe (L)', 'eye-right')])
-def test_left_and_right_are_noted(names, coco, table):
-    coco.categories[0]['name'], coco.categories[1]['name'] = names
-    count = sum('left' in name.lower() or 'right' in name.lower() for name in names)
-    assert has(table(*coco.arguments()), f'note {count} classes of left or right')
-
-
-def test_bright_is_no_side(coco, table):
-    coco.categories[0]['name'], coco.categories[1]['name'] = 'bright', 'cleft'
-    assert 'left or right' not in table(*coco.arguments())
 
 
 def test_names_without_letters_in_the_font_are_numbers(coco, table):

@@ -3,7 +3,7 @@
 import cv2
 import numpy as np
 import pytest
-from own_data_sets import HEIGHT, WIDTH, assert_used, data_set, has, mask, photo
+from own_data_sets import HEIGHT, WIDTH, assert_used, has, mask, photo
 from PIL import Image
 
 
@@ -130,14 +130,6 @@ def test_faults_are_refused(masks, refuse, change, options, words):
     assert 'no mask has' not in line
 
 
-def test_jpeg_masks_are_refused_and_nothing_else(masks, refuse):
-    masks.remove('1.png')
-    masks.put('1.jpg', [0, 255])
-    wanted = f'masks as JPEG, which changes their values: use PNG: {masks.masks}/1.jpg'
-    line = refuse(*masks.arguments)
-    assert line.count(wanted) == 1 and line.count('\n') == 1
-
-
 @pytest.mark.parametrize('colours', [(0, 255), (0, 90, 255), ((0, 0, 0), (255, 0, 0), (0, 0, 255))])
 @pytest.mark.parametrize('sigma', [0.7, 3])
 def test_blurred_masks_are_refused(masks, refuse, colours, sigma):
@@ -204,13 +196,6 @@ def test_classes_and_their_shares_are_told(masks, table, config, codes, names, c
     assert no_class == (255 in codes and 255 not in values)
 
 
-def test_ignored_values_leave_no_gap_between_the_classes(masks, table, config):
-    masks.fill([0, 1, 2, 3, 3])
-    table(*masks.given('sky\nvoid\nbig tree\nroad'), '--ignore', '1')
-    assert config().classes == ('sky', 'big tree', 'road')
-    assert masks.first(count=5) == [0, 255, 1, 2, 2]
-
-
 def test_classes_without_a_pixel_and_colours_are_listed(masks, table):
     assert has(table(*masks.given('a\nb\nd\n')), 'note 1 classes that no mask has: d')
     palette(masks)
@@ -220,19 +205,6 @@ def test_classes_without_a_pixel_and_colours_are_listed(masks, table):
 
 # -- pairs of images and masks
 # --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.full
-def test_an_image_beside_one_of_another_suffix_keeps_its_mask(masks, table, config):
-    photo(masks.images / 'a.jpg')
-    masks.put('a_mask.png', [1, 0])
-    assert_used(table(*masks.arguments), 5, 1)
-    for part in ('train', 'val'):
-        data = data_set(config(), part)
-        for info in map(data.get_data_info, range(len(data))):
-            wanted = [1, 0, 1, 0] if info['img_path'].endswith('/a.jpg') else [0, 1, 1, 0]
-            found = cv2.imread(info['seg_map_path'], -1)
-            assert found.ravel()[:4].tolist() == wanted
 
 
 def test_each_mask_belongs_to_the_image_of_its_name(masks, table, refuse):

@@ -99,15 +99,6 @@ def test_other_names_are_kept(form, table, tmp_path):
     assert 'dog' not in source and 'HOME' not in source
 
 
-def test_three_hundred_names(table, tmp_path):
-    pytest.importorskip('mmdet')
-    data = CocoSet(tmp_path)
-    names = [f"class '{number}'" for number in range(300)]
-    data.categories = [dict(id=number, name=name) for number, name in enumerate(names)]
-    table(*data.arguments())
-    assert [*read_config(tmp_path / 'mine.py').classes] == names
-
-
 @pytest.mark.parametrize('part', ['{{$HOME:x}}', '{{ fileBasename }}', "a' + 'b", 'a\nb'])
 def test_paths_are_data_too(part, call, refused, capsys, tmp_path):
     folder = tmp_path / part
@@ -150,6 +141,7 @@ def test_a_config_that_reads_otherwise_is_removed(refuse, tmp_path, monkeypatch)
     assert not (tmp_path / 'mine.py').exists()
 
 
+@pytest.mark.full
 def test_training_runs_no_name(call, table, tmp_path, monkeypatch):
     """The attack without its second brace, which is accepted, through the tools."""
     from mmengine.config import Config

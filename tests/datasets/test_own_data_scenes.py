@@ -135,12 +135,6 @@ def test_a_class_that_is_declared_as_nodata_is_asked_about(data, printed, refuse
     np.testing.assert_array_equal(written(2), classes(2))
 
 
-def test_nodata_of_255_is_no_class_beside_0_alone(data, refused):
-    for i in range(5):
-        write(Path(f'masks/{i}.tif'), (classes(i, count=2) * 255).astype(np.uint8), nodata=255)
-    assert 'masks of one class, of which nothing is learnt: class_0' in refused(*data)
-
-
 def test_masks_larger_than_the_limit_of_pillow(data, printed, monkeypatch):
     for i in range(5):
         Path(f'masks/{i}.tif').unlink()
@@ -271,17 +265,6 @@ def test_large_scenes_are_cut_into_tiles(tmp_path, printed, monkeypatch):
     np.testing.assert_array_equal(tile, np.moveaxis(noise(1, size), 0, 2)[rows, columns])
     labels = cv2.imread(str(Path(prefix.seg_map_path, '1.tif_60_480.npy.png')), -1)
     np.testing.assert_array_equal(labels, fields(size)[rows, columns])
-
-
-def test_photographs_are_shrunk_and_not_cut(tmp_path, printed, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for i in range(3):
-        options = dict(crs=None, transform=None)
-        write(Path(f'scenes/{i}.tif'), noise(i, (600, 640)), **options)
-        write(Path(f'masks/{i}.tif'), fields((600, 640)), **options)
-    text = printed('make_config', 'masks', 'scenes', 'masks', *OPTIONS)
-    assert 'scale of training: 480 x 450 px, 75% of the images' in text
-    assert '--scale native' not in text and not Path('land/tiles').exists()
 
 
 def test_scenes_as_jpeg_2000(data, printed, refused):

@@ -128,14 +128,6 @@ def test_classes_that_are_thick_enough_are_not(write, made, tmp_path):
     assert read_config('mine.py').scale == (480, 224)
 
 
-def test_thin_classes_of_small_images_are_not(write, made, tmp_path):
-    """Tiles would show nothing that the images do not."""
-    pytest.importorskip('mmseg')
-    for i in range(5):
-        write(f'{i}', (490, 300), 2)
-    assert 'class_1: 2.0 px in the images, 2.0 px in training' in made()
-
-
 def test_small_and_large_images(write, made, tmp_path):
     """The lines of the large images would vanish at the scale of the median image."""
     torch = pytest.importorskip('torch')
@@ -162,6 +154,7 @@ def test_small_and_large_images(write, made, tmp_path):
     assert not torch.any(labels[:150, :200] == 255)
 
 
+@pytest.mark.full
 def test_tiles_keep_the_values_of_12_bits(write, made, tmp_path):
     pytest.importorskip('mmseg')
     for i in range(4):
@@ -263,9 +256,3 @@ def test_no_class_is_not_the_thinnest():
     thin = width_of([lines])
     assert thin.label == 0 and thin.own < 2  # 255 bounds a class, too
     assert width_of([np.full((9, 9), 3, np.uint8)]) is None
-
-
-def test_255_classes():
-    classes = np.arange(255, dtype=np.uint8).repeat(4)[None].repeat(3, axis=0)
-    thin = width_of([classes])
-    assert thin.label == 1 and thin.own == 4

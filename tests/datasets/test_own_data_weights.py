@@ -1,6 +1,6 @@
 """``make_config.py --weights``: the config has the model of the weights, whatever they are."""
 
-import json
+import itertools
 import re
 import socket
 
@@ -9,7 +9,7 @@ import shape_data
 import torch
 from mmengine.optim import build_optim_wrapper
 from PIL import Image
-from tiny import randomise
+from tiny import only, randomise
 
 import cpvt_backbones
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
@@ -105,8 +105,10 @@ WEIGHTS = {
 MAY_BE_DROPPED = r'(backbone\.)?(dist_token|pyramid\.)|bbox_head'
 
 
-@pytest.mark.parametrize('task', TASKS)
-@pytest.mark.parametrize('kind', WEIGHTS)
+@pytest.mark.parametrize(
+    ('kind', 'task'),
+    only(*zip(WEIGHTS, itertools.cycle(TASKS)), of=itertools.product(WEIGHTS, TASKS)),
+)
 def test_the_config_has_the_model_of_the_weights(call, data, tmp_path, kind, task):
     pytest.importorskip(TASKS[task])
     make, save = WEIGHTS[kind]
@@ -131,8 +133,14 @@ def test_the_config_has_the_model_of_the_weights(call, data, tmp_path, kind, tas
     assert encodings == theirs + ['PEGPosition'] * ('PEGPosition' not in theirs)
 
 
-@pytest.mark.parametrize('task', TASKS)
-@pytest.mark.parametrize('kind', ['deit', 'twins'])
+@pytest.mark.parametrize(
+    ('kind', 'task'),
+    only(
+        ('deit', 'segmentor'),
+        ('twins', 'detector'),
+        of=itertools.product(['deit', 'twins'], TASKS),
+    ),
+)
 def test_neck_and_head_take_the_maps(call, data, tmp_path, kind, task):
     pytest.importorskip(TASKS[task])
     make, save = WEIGHTS[kind]
@@ -169,78 +177,14 @@ def backbone_of(monkeypatch):
     return read_backbone
 
 
-# Position and further arguments for dense prediction, and channels of strides 8, 16 and 32.
-NAMES = {
-    'timm://deit_tiny_patch16_224.fb_in1k': (
-        dict(arch='tiny', with_cls_token=True, position=[TABLE, PEG]),
-        (96, 192, 192),
-    ),
-    'timm://deit_small_patch16_224.fb_in1k': (
-        dict(arch='small', with_cls_token=True, position=[TABLE, PEG]),
-        (192, 384, 384),
-    ),
-    'timm://vit_small_patch16_dinov3.lvd1689m': (
-        dict(
-            arch='small',
-            with_cls_token=True,
-            num_registers=4,
-            qkv_bias=False,
-            layer_scale_init=1e-5,
-            norm_eps=1e-5,
-            position=[dict(type='RoPE', mode='dinov3'), PEG],
-        ),
-        (192, 384, 384),
-    ),
-    # Patches of 14 px become 16 px; the table keeps its 37 x 37 entries.
-    'timm://vit_small_patch14_dinov2.lvd142m': (
-        dict(
-            arch='small',
-            img_size=592,
-            with_cls_token=True,
-            layer_scale_init=1e-5,
-            position=[TABLE, PEG],
-        ),
-        (192, 384, 384),
-    ),
-    'timm://vit_base_patch32_clip_quickgelu_224.openai': (
-        dict(
-            arch='base',
-            patch_size=32,
-            with_cls_token=True,
-            pre_norm=True,
-            norm_eps=1e-5,
-            activation='quick_gelu',
-            position=[TABLE, PEG],
-        ),
-        (192, 384, 768),
-    ),
-    'timm://twins_pcpvt_small.in1k': (dict(arch='small'), (128, 320, 512)),
-    'https://github.com/whai362/PVT/releases/download/v2/pvt_tiny.pth': (
-        dict(
-            arch='tiny',
-            with_cls_token=True,
-            embed_norm_eps=1e-6,
-            position=[
-                dict(type='Learned', interpolation='bilinear', antialias=False),
-                dict(type='PEG'),
-            ],
-        ),
-        (128, 320, 512),
-    ),
-}
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_public_names_are_read_without_a_network(backbone_of, name):
-    wanted, channels = NAMES[name]
-    found = backbone_of('detector', name)
-    kind = 'PyramidCPVT' if channels == (128, 320, 512) else 'MultiScaleCPVT'
-    wanted = dict(type=kind, **wanted, drop_path_rate=0.1, out_indices=(1, 2, 3))
-    wanted['init_cfg'] = name
-    assert (found.arguments, found.out_channels) == (wanted, channels)
-
-
-LARGE = [
+NAMES = [
+    'timm://deit_tiny_patch16_224.fb_in1k',
+    'timm://deit_small_patch16_224.fb_in1k',
+    'timm://vit_small_patch16_dinov3.lvd1689m',
+    'timm://vit_small_patch14_dinov2.lvd142m',
+    'timm://vit_base_patch32_clip_quickgelu_224.openai',
+    'timm://twins_pcpvt_small.in1k',
+    'https://github.com/whai362/PVT/releases/download/v2/pvt_tiny.pth',
     'timm://samvit_base_patch16.sa1b',
     'timm://vit_so400m_patch14_siglip_gap_224.pali_mix',
     'timm://vit_pe_core_tiny_patch16_384.fb',
@@ -252,7 +196,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize('task', TASKS)
-@pytest.mark.parametrize('name', [*NAMES, *LARGE])
+@pytest.mark.parametrize('name', NAMES)
 def test_a_backbone_of_each_public_name(backbone_of, name, task):
     """It has the arguments of the name; of those that are the default, the config has none."""
     found = backbone_of(task, name)
@@ -361,26 +305,3 @@ def test_shipped_weights_keep_the_recipe(call, data, tmp_path, task, weights):
     assert cfg.optim_wrapper.optimizer.lr == 1e-3
     text = (tmp_path / 'config.py').read_text()
     assert '_delete_' not in text and 'optim_wrapper' not in text
-
-
-@pytest.mark.full
-def test_from_a_file_to_predictions(call, data, tmp_path, capsys):
-    """A DeiT of another name: one iteration of a detector, and its predictions."""
-    pytest.importorskip('mmdet')
-    save_as_timm(randomise(deit()), tmp_path / 'my deit.pth')
-    arguments = [*data('detector'), '--weights', 'my deit.pth', '--length', 1]
-    call('make_config', *arguments, '--out', 'mine.py')
-    printed = capsys.readouterr().out
-    assert 'my deit.pth, whose licence applies' in printed and 'num_heads=3' in printed
-    one_process = [
-        f'{part}_dataloader.{option}'
-        for part in ('train', 'val')
-        for option in ('num_workers=0', 'persistent_workers=False')
-    ]
-    call('train', 'mine.py', '--cfg-options', *one_process)
-    checkpoint = tmp_path / 'work_dirs/mine/iter_1.pth'
-    content = torch.load(checkpoint, weights_only=False)['state_dict']
-    assert content['backbone.pos_embed.0'].shape == (1, 17, 192)
-    options = ['--out-dir', 'out', '--score-thr', 0, '--device', 'cpu']
-    call('infer', 'mine.py', checkpoint, 'images', *options)
-    assert isinstance(json.loads((tmp_path / 'out/predictions.json').read_text()), list)
