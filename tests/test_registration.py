@@ -44,7 +44,8 @@ def test_every_toolbox_builds_the_same_class(toolbox, cls):
     assert cls.__name__ not in registry.module_dict  # registered in the root alone
 
 
-@pytest.mark.parametrize('module', only('preprocessors', of=[None, 'preprocessors']))
+@pytest.mark.full
+@pytest.mark.parametrize('module', [None, 'preprocessors'])
 def test_configs_need_no_import_of_classes_of_a_toolbox(module):
     """``import cpvt_backbones`` is enough, and an import of their module does no harm."""
     pytest.importorskip('mmdet')
@@ -64,7 +65,7 @@ def test_configs_need_no_import_of_classes_of_a_toolbox(module):
 
 
 @pytest.mark.parametrize(
-    ('name', 'toolbox'), [(n, t) for n, (_, t) in lazy_registration.CLASSES.items()]
+    ('name', 'toolbox'), only(of=[(n, t) for n, (_, t) in lazy_registration.CLASSES.items()])
 )
 def test_a_missing_toolbox_is_named(name, toolbox):
     answer = python(

@@ -102,10 +102,3 @@ def test_a_shipped_config(tmp_path):
     with pytest.raises(ValueError, match='cfg_options: KeyError: .*Index 7'):
         read_config(file, cfg_options={'param_scheduler.7.end': 3})
     assert read_config(file, cfg_options={'train_cfg.max_epochs': 3}).train_cfg.max_epochs == 3
-
-
-def test_the_line_of_a_tool(refused, tmp_path):
-    (tmp_path / 'a.py').write_text(CONFIG)
-    line = refused('train', tmp_path / 'a.py', '--cfg-options', 'max_iters=300')
-    assert line.startswith('error: --cfg-options: max_iters has no effect: ')
-    assert line.endswith('set train_cfg.max_iters')

@@ -12,7 +12,7 @@ import pytest
 import torch
 from mmengine.registry import MODELS
 
-from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, weights
+from cpvt_backbones import CPVT, MultiScaleCPVT, weights
 from cpvt_backbones.analysis.image_size import TestSize
 from cpvt_backbones.analysis.resolution import SweepModel, main_metric, sweep
 from cpvt_backbones.checkpoints import (
@@ -21,7 +21,6 @@ from cpvt_backbones.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import find_toolbox, read_config
 
 pytest.importorskip('safetensors')
@@ -64,11 +63,6 @@ def test_from_pretrained_is_the_trained_model(trained):
         assert torch.equal(model.state_dict()[name], value.half().float())
 
 
-def test_arguments_can_be_replaced(trained):
-    model = CPVT.from_pretrained('small-toys', out_type='featmap', drop_path_rate=0.1)
-    assert model(torch.randn(1, 3, 40, 56))[0].shape == (1, 32, 3, 4)
-
-
 @pytest.mark.parametrize('cls', [CPVT, MultiScaleCPVT])
 def test_init_cfg_takes_the_name(trained, cls):
     options = {key: BACKBONE[key] for key in ('arch', 'position')}
@@ -77,11 +71,6 @@ def test_init_cfg_takes_the_name(trained, cls):
     model.init_weights()
     expected = trained.state_dict()['blocks.1.mlp.fc1.weight'].half().float()
     assert torch.equal(model.state_dict()['blocks.1.mlp.fc1.weight'], expected)
-
-
-def test_another_class_is_told_which(trained):
-    with pytest.raises(ValueError, match="'small-toys' has weights of CPVT, not of PyramidCPVT"):
-        PyramidCPVT.from_pretrained('small-toys')
 
 
 def test_an_unknown_name_is_told_which_there_are(trained):
@@ -107,18 +96,6 @@ def test_another_architecture_is_refused(trained):
     deeper = CPVT(arch={**BACKBONE['arch'], 'depth': 3})
     with pytest.raises(CheckpointError):
         load_checkpoint(deeper, 'small-toys')
-
-
-@pytest.mark.full
-def test_a_pretrained_model_compiles_and_exports(trained):
-    model = CPVT.from_pretrained('small-toys').eval()
-    images = torch.randn(1, 3, 40, 56)
-    with torch.no_grad():
-        expected = model(images)[0]
-        compiled = torch.compile(model, fullgraph=True, backend='eager')
-        torch.testing.assert_close(compiled(images)[0], expected)
-        exported = torch.export.export(model, (images,)).module()
-        torch.testing.assert_close(exported(images)[0], expected)
 
 
 TOPICS = (
@@ -186,16 +163,3 @@ def test_the_card_is_true(name, tmp_path, monkeypatch):
     metric = main_metric([row])
     share = 100 if metric == 'coco/bbox_mAP' else 1  # the card is in percent
     assert f'{share * row.metrics[metric]:.4g}' == told
-
-
-@pytest.mark.parametrize('name', weights.shipped_weights())
-def test_the_card_says_to_which_size_images_are_scaled(name):
-    """By default, without --long-side."""
-    shipped = weights.find_shipped(name)
-    for toolbox in ('mmdet', 'mmseg', 'mmpretrain'):
-        pytest.importorskip(toolbox)
-    inferencer = Inferencer(cfg=read_config(shipped.config_file), checkpoint=name)
-    card = (weights.FOLDER / f'{name}.md').read_text(encoding='utf-8')
-    keeps = inferencer.sizing.size_of(1024, 768) == (1024, 768)
-    assert ('They keep their own size' in card) is keeps
-    assert ('They are scaled to the test scale' in card) is not keeps

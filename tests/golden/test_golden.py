@@ -15,10 +15,9 @@ import os
 
 import numpy as np
 import pytest
-from golden_cases import CASES, difference, fill, summarise
+from golden_cases import CASES, difference, summarise
 from record import read
 from tiny import only
-from torch import nn
 
 TOLERANCE = float(os.environ.get('GOLDEN_TOLERANCE', '2e-5'))
 GOLDEN = read()
@@ -72,10 +71,3 @@ def test_a_change_of_one_value_is_noticed():
     assert difference(summarise(output[:, ::-1]), expected) > TOLERANCE
     assert difference(summarise(output.reshape(2, 30, 9, 7)), expected) == float('inf')
     assert difference(summarise(output * np.nan), expected) == float('inf')
-
-
-def test_weights_do_not_depend_on_the_order_of_construction():
-    one = nn.ModuleDict(dict(fc=nn.Linear(3, 4), norm=nn.LayerNorm(4)))
-    other = nn.ModuleDict(dict(norm=nn.LayerNorm(4), fc=nn.Linear(3, 4)))
-    right = fill(other).state_dict()
-    assert all(value.equal(right[name]) for name, value in fill(one).state_dict().items())
