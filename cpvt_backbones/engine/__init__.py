@@ -18,6 +18,7 @@
 | ``labels`` | labels that are no class, before the loss |
 | ``averaging`` | a moving average of the weights |
 | ``checkpoint_hook`` | saves, resumes, ends on a signal |
+| ``curves`` | loss and score as a picture |
 | ``prediction_by_size`` | predictions that do not depend on the other images of a batch |
 | ``mmcv_operators`` | mmcv's operators on torchvision's, where mmcv has none compiled |
 

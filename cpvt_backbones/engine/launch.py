@@ -31,6 +31,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, check_model, dicts_of, find_toolbox
 
 from .class_names import check_runner_classes
+from .curves import LossCurveHook
 from .training_checks import TrainingCheckHook, check_heads
 
 AMP_DTYPES = ('float16', 'bfloat16')
@@ -91,6 +92,7 @@ def train(
         if not any(isinstance(hook, TrainingCheckHook) for hook in runner.hooks):
             runner.register_hook(TrainingCheckHook())
         runner.register_hook(SummaryHook())
+        runner.register_hook(LossCurveHook())
     with _progress_bar(runner) if progress else nullcontext():
         runner.train()
     return runner

@@ -1,0 +1,123 @@
+"""A picture of the loss and the validation score, from the log that mmengine writes."""
+
+import json
+import logging
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import master_only
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
+
+from cpvt_backbones.checkpoints import atomic_write
+
+FILE = 'loss.png'
+DRAWN = 20  # times in a training of 2000 iterations and more
+# Last words of the scores that are drawn: of the toolboxes' main metrics.
+SCORES = ('bbox_mAP', 'segm_mAP', 'mAP', 'mIoU', 'top1')
+
+Curve = dict[int, float]  # values by iteration
+
+
+class LossCurveHook(Hook):
+    """Draws ``loss.png`` in the work directory, during a training and at its end.
+
+    :func:`train` registers it, after mmengine's hook that writes the log.
+    """
+
+    priority = 'LOWEST'
+
+    def after_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """Draw at equal distances."""
+        if self.every_n_train_iters(runner, max(100, runner.max_iters // DRAWN)):
+            self._draw(runner)
+
+    def after_val_epoch(self, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """Draw with the new score."""
+        self._draw(runner)
+
+    def after_train(self, runner: Any) -> None:
+        """Draw the whole training, and say where."""
+        file = self._draw(runner)
+        if file is not None:
+            runner.logger.info(f'loss and score as a picture: {file}')
+
+    @master_only
+    def _draw(self, runner: Any) -> Path | None:
+        try:
+            curves = read_curves(runner.work_dir)
+            return draw_curves(curves, Path(runner.work_dir, FILE)) if 'loss' in curves else None
+        except OSError as error:  # no reason to end a training
+            print_log(f'{FILE} was not written: {error}', 'current', logging.WARNING)
+            return None
+
+
+def read_curves(work_dir: str | PathLike[str]) -> dict[str, Curve]:
+    """Read loss and scores from all logs of a work directory, ``*/vis_data/scalars.json``.
+
+    A training that was interrupted has a log for each start. A later log replaces what earlier
+    ones have from its first iteration on.
+
+    Returns:
+        Values by iteration, as ``'loss'`` and by the names of the scores. A score stands at the
+        iteration that was logged last before it: some toolboxes log no iteration with it.
+    """
+    curves: dict[str, Curve] = {}
+    for file in sorted(Path(work_dir).glob('*/vis_data/scalars.json')):
+        lines = file.read_text(encoding='utf-8', errors='replace').splitlines()
+        _add_log(curves, filter(None, map(_parse, lines)))
+    return curves
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    """A line of a log; ``None`` for one that a killed training has left incomplete."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get('step'), int) else None
+
+
+def _add_log(curves: dict[str, Curve], records: Iterable[dict[str, Any]]) -> None:
+    last = 0
+    for record in records:
+        step = record['step']
+        if 'loss' not in record:
+            place = max(last, step)
+            for name in _scores_of(record):
+                curves.setdefault(name, {})[place] = record[name]
+            continue
+        if not last:
+            for curve in curves.values():
+                for replaced in [one for one in curve if one >= step]:
+                    del curve[replaced]
+        last = step
+        curves.setdefault('loss', {})[step] = record['loss']
+
+
+def _scores_of(record: dict[str, Any]) -> list[str]:
+    return [name for name in record if name.rpartition('/')[2] in SCORES]
+
+
+def draw_curves(curves: dict[str, Curve], file: Path) -> Path:
+    """Draw loss and scores, below each other, over the iterations; returns the file."""
+    from matplotlib.figure import Figure
+
+    scores = [name for name, curve in curves.items() if name != 'loss' and curve]
+    figure = Figure(figsize=(8, 3 + 2.5 * bool(scores)), layout='constrained')
+    axes = figure.subplots(1 + bool(scores), 1, sharex=True, squeeze=False)[:, 0]
+    axes[0].plot(*zip(*sorted(curves['loss'].items()), strict=True))
+    axes[0].set_ylabel('loss in training')
+    for name in scores:
+        axes[1].plot(*zip(*sorted(curves[name].items()), strict=True), marker='o', label=name)
+        axes[1].set_ylabel('score in validation')
+        axes[1].legend()
+    axes[-1].set_xlabel('iteration')
+    for axis in axes:
+        axis.spines[['top', 'right']].set_visible(False)
+        axis.grid(alpha=0.25)
+    with atomic_write(file) as stream:
+        figure.savefig(stream, format='png', dpi=120)
+    return file
