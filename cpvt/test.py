@@ -5,9 +5,17 @@ cpvt test NAME    # shipped weights
 torchrun --nproc-per-node 8 -m cpvt test CONFIG FILE --launcher pytorch
 """
 
+import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from cpvt import command_line as cli
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse a picture of another format."""
+    if args.worst and Path(args.worst).suffix.lower() not in ('.jpg', '.jpeg'):
+        raise cli.UsageError(f'--worst: must be FILE.jpg, got {args.worst!r}')
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -18,18 +26,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument('--show-dir', help='folder for pictures of the predictions')
     parser.add_argument(
+        '--worst',
+        metavar='FILE.jpg',
+        help='picture of the 20 images with the lowest scores: labels left, predictions right',
+    )
+    parser.add_argument(
         '--tta',
         action='store_true',
         help="test-time augmentation, as the config's tta_pipeline says",
     )
     cli.add_run_arguments(parser)
+    parser.checks.append(check)
     args = parser.parse_args(argv)
     from cpvt_backbones.engine.launch import test
 
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
     cli.print_file_of(checkpoint)
+    cfg = cli.config_from(args, config)
+    if args.worst:
+        from cpvt_backbones.analysis.worst_images import draw_worst
+
+        draw_worst(cfg, args.worst)
     test(
-        cli.config_from(args, config),
+        cfg,
         checkpoint=checkpoint,
         out=args.out,
         show_dir=args.show_dir,

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from example_images import examples
 from explain import FeatureExtractor, attention_layers, attention_map, principal_colours
-from matching import match
 from mmengine.config import Config
 from picture import largest_classes
 from PIL import Image, ImageDraw
 
+from cpvt_backbones.analysis.matching import match
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor, read_image
 from cpvt_backbones.inference.drawing import draw_prediction
 from cpvt_backbones.inference.predictions import Prediction

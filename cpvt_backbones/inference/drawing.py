@@ -4,6 +4,7 @@ import functools
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import cv2
@@ -18,6 +19,9 @@ from .windows import no_class, read_map
 
 OPACITY = 0.6  # of a class's colour over the image
 MAX_PREVIEW_SIDE = 2048  # px; drawing costs far more a pixel than reading
+SHEET_SIDE = 480  # px, the longer side of an image of a sheet
+_CAPTION = 18  # px, height of a line of text of a sheet
+_GAP = 8  # px between images of a sheet
 LEGEND = 30  # letters of a legend have this part of the picture's mean side, or 12 px
 # Names of classes that are not drawn over the image.
 BACKGROUND = ('background', '_background_', 'bg', 'unlabelled', 'unlabeled', 'void')
@@ -35,6 +39,15 @@ class Style(Protocol):
     task: str
     classes: Sequence[str] | None
     palette: Sequence[Sequence[int]] | None
+
+
+@dataclass
+class ClassStyle:
+    """A :class:`Style` without a model, to draw labels."""
+
+    task: str
+    classes: Sequence[str] | None
+    palette: Sequence[Sequence[int]] | None = None
 
 
 def distinct_colours(count: int) -> np.ndarray:
@@ -94,6 +107,35 @@ def draw_prediction(
         picture.write((0, 0), name, shade, font=picture.title_font(name))
         return np.asarray(picture.image)
     return _draw_instances(rgb, prediction, predictor, size)
+
+
+def fit_to_sheet(rgb: np.ndarray) -> np.ndarray:
+    """Scale to a longer side of ``SHEET_SIDE``; small images show their pixels."""
+    height, width = rgb.shape[:2]
+    factor = SHEET_SIDE / max(height, width)
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    how = cv2.INTER_AREA if factor < 1 else cv2.INTER_NEAREST
+    return cv2.resize(rgb, size, interpolation=how)
+
+
+def contact_sheet(pictures: Sequence[tuple[np.ndarray, str]], columns: int = 4) -> Image.Image:
+    """Arrange pictures in rows, with a line of text below each."""
+    rows = [pictures[i : i + columns] for i in range(0, len(pictures), columns)]
+    width = max(picture.shape[1] for picture, _ in pictures) + _GAP
+    heights = [max(picture.shape[0] for picture, _ in row) + _CAPTION + _GAP for row in rows]
+    sheet = Image.new('RGB', (len(rows[0]) * width + _GAP, sum(heights) + _GAP), 'white')
+    draw = ImageDraw.Draw(sheet)
+    font = label_font(_CAPTION - 6)
+    top = _GAP
+    for row, height in zip(rows, heights, strict=True):
+        for column, (picture, caption) in enumerate(row):
+            left = _GAP + column * width
+            sheet.paste(Image.fromarray(picture), (left, top))
+            while font.getlength(caption) > width - _GAP:
+                caption = caption[:-1]
+            draw.text((left, top + picture.shape[0] + 1), caption, font=font, fill='black')
+        top += height
+    return sheet
 
 
 def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:

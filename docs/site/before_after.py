@@ -25,9 +25,9 @@ from PIL import Image
 
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo'))
 
-from matching import match
 from sheets import THEMES
 
+from cpvt_backbones.analysis.matching import match
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped

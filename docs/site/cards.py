@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from example_images import Example, examples
 from hero import Segmentor, show_classes
-from matching import match
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from sheets import Sheet, read_card
 
+from cpvt_backbones.analysis.matching import match
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped

@@ -122,6 +122,21 @@ def test_tta_needs_a_pipeline(trained):
     assert line == 'error: --tta: the config has no tta_pipeline'
 
 
+@pytest.mark.parametrize('trained', ['mmdet', 'mmseg', 'mmpretrain'], indirect=True)
+def test_worst_images_are_drawn_beside_their_labels(trained, tmp_path):
+    file = tmp_path / 'new' / 'worst.jpg'
+    trained.call(*trained.arguments('--worst', file))
+    sheet = Image.open(file)
+    images = 4 if trained.scope == 'mmpretrain' else 2
+    assert sheet.format == 'JPEG' and sheet.width > 1900  # two images a row, twice each
+    assert sheet.height > images / 2 * 250
+
+
+def test_worst_images_are_a_jpeg(trained):
+    line = trained.refused(*trained.arguments('--worst', 'worst.png'))
+    assert line == "error: --worst: must be FILE.jpg, got 'worst.png'"
+
+
 # -- checkpoints
 # --------------------------------------------------------------------------------------------------
 

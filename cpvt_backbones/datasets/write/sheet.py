@@ -8,13 +8,15 @@ from typing import Any
 
 import cv2
 import numpy as np
-from PIL import Image, ImageDraw
 
 from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.inference.drawing import (
+    SHEET_SIDE,
+    ClassStyle,
+    contact_sheet,
     distinct_colours,
     draw_prediction,
-    label_font,
+    fit_to_sheet,
     make_preview,
 )
 from cpvt_backbones.value_range import ValueRange
@@ -25,12 +27,8 @@ from ..read.masks import no_class_of, read_map
 from ..shapes import mask_of, rle_of
 
 MOST = {'train': 8, 'val': 4}  # images
-COLUMNS = 4
-SIDE = 480  # px, the longer side of an image
-CAPTION = 18  # px, height of a line of text
-GAP = 8  # px between images
 QUALITY = 90  # of the JPEG file
-UNREAD = np.full((SIDE // 2, SIDE, 3), 128, np.uint8)  # in place of a damaged image
+UNREAD = np.full((SHEET_SIDE // 2, SHEET_SIDE, 3), 128, np.uint8)  # in place of a damaged image
 NO_CLASS = (128, 128, 128)  # RGB
 
 
@@ -40,15 +38,6 @@ class Labelled:
 
     file: Path
     labels: dict[str, Any]
-
-
-@dataclass
-class Style:
-    """What labels are drawn by: task, names and colours of the classes."""
-
-    task: str
-    classes: Sequence[str] | None
-    palette: Sequence[Sequence[int]] | None = None
 
 
 def write_sheet(
@@ -66,12 +55,12 @@ def write_sheet(
         The file.
     """
     classes = [*texts['classes']]
-    style = Style('detection', classes)
+    style = ClassStyle('detection', classes)
     if task == 'segmentor':
         colours = [*distinct_colours(len(classes)).tolist(), NO_CLASS]
-        style = Style('segmentation', [*classes, 'no class'], colours)
+        style = ClassStyle('segmentation', [*classes, 'no class'], colours)
     elif task == 'classifier':
-        style = Style('classification', classes)
+        style = ClassStyle('classification', classes)
     pictures = []
     for part in MOST:
         for one in _labelled(task, texts, part):
@@ -79,11 +68,11 @@ def write_sheet(
             if image is None:  # headers alone were checked
                 pictures.append((UNREAD, f'{part}: {one.file.name} cannot be decoded'))
                 continue
-            preview = _fit(make_preview(image))
+            preview = fit_to_sheet(make_preview(image))
             drawn = draw_prediction(preview, one.labels, style, image.shape[1::-1])
             pictures.append((drawn, f'{part}: {one.file.name}'))
     with atomic_write(file) as stream:
-        _arrange(pictures).save(stream, format='JPEG', quality=QUALITY, subsampling=0)
+        contact_sheet(pictures).save(stream, format='JPEG', quality=QUALITY, subsampling=0)
     return file
 
 
@@ -148,32 +137,3 @@ def _read(file: Path) -> np.ndarray | None:
     """An image as training reads it, upright and BGR; ``None`` if it is damaged."""
     content = np.fromfile(file, np.uint8)
     return cv2.imdecode(content, cv2.IMREAD_COLOR) if content.size else None
-
-
-def _fit(rgb: np.ndarray) -> np.ndarray:
-    """Scale to a longer side of ``SIDE``; small images show their pixels."""
-    height, width = rgb.shape[:2]
-    factor = SIDE / max(height, width)
-    size = max(1, round(width * factor)), max(1, round(height * factor))
-    how = cv2.INTER_AREA if factor < 1 else cv2.INTER_NEAREST
-    return cv2.resize(rgb, size, interpolation=how)
-
-
-def _arrange(pictures: Sequence[tuple[np.ndarray, str]]) -> Image.Image:
-    """Pictures in rows, with a line of text below each."""
-    rows = [pictures[i : i + COLUMNS] for i in range(0, len(pictures), COLUMNS)]
-    width = max(picture.shape[1] for picture, _ in pictures) + GAP
-    heights = [max(picture.shape[0] for picture, _ in row) + CAPTION + GAP for row in rows]
-    sheet = Image.new('RGB', (len(rows[0]) * width + GAP, sum(heights) + GAP), 'white')
-    draw = ImageDraw.Draw(sheet)
-    font = label_font(CAPTION - 6)
-    top = GAP
-    for row, height in zip(rows, heights, strict=True):
-        for column, (picture, caption) in enumerate(row):
-            left = GAP + column * width
-            sheet.paste(Image.fromarray(picture), (left, top))
-            while font.getlength(caption) > width - GAP:
-                caption = caption[:-1]
-            draw.text((left, top + picture.shape[0] + 1), caption, font=font, fill='black')
-        top += height
-    return sheet

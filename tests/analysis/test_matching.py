@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from matching import match
+
+from cpvt_backbones.analysis.matching import match
 
 OBJECTS = np.array([[0, 0, 10, 10], [4, 0, 14, 10], [50, 50, 90, 90]])
 LABELS = np.array([0, 0, 1])
