@@ -108,6 +108,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
     parser.add_argument(
+        '--csv', action='store_true', help='write predictions.csv, too: a row a box or class'
+    )
+    parser.add_argument(
         '--overwrite',
         action='store_true',
         help='delete the results of an earlier run in --out-dir',
@@ -231,6 +234,10 @@ def _run(args: argparse.Namespace, config: str | None, checkpoint: str, images: 
     else:
         summary = _predict(args, config, checkpoint, images)
     _report(args, summary)
+    if args.csv:
+        from cpvt_backbones.inference.outputs import write_csv
+
+        print(f'table: {write_csv(_folder_of(args))}')
     if summary.failed and (args.strict or not summary.predicted + summary.found):
         sys.exit(1)
 
@@ -304,13 +311,20 @@ def _report(args: argparse.Namespace, summary: 'Summary') -> None:
         print(line)
 
 
+def _folder_of(args: argparse.Namespace) -> Path:
+    """Where the JSON files are."""
+    if not args.shard:
+        return Path(args.out_dir)
+    index, count = args.shard
+    return Path(args.out_dir, f'shard-{index}-of-{count}')
+
+
 def _outcome(args: argparse.Namespace, summary: 'Summary') -> list[str]:
     """The last lines: what was found, where it is, and the numbers of images."""
-    folder, shard = Path(args.out_dir), ''
+    folder, shard = _folder_of(args), ''
     if args.shard:
         index, count = args.shard
         shard = f', shard {index}/{count}; when all have ended: --merge'
-        folder /= f'shard-{index}-of-{count}'
     elif args.merge:
         folder /= 'shard-*'
     lines = []

@@ -1,17 +1,20 @@
 """What a run writes to its folder: records of finished images, class maps, pictures, JSON files."""
 
+import csv
 import io
 import json
 import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 from mmengine.logging import print_log
 from PIL import Image
 
@@ -22,9 +25,11 @@ from cpvt_backbones.errors import InputError
 from .images import file_stamp
 from .inferencer import Result
 from .predictions import Prediction
+from .windows import no_class
 
 RUN_FILE, RECORDS_FILE = 'run.json', 'records.jsonl'
 RESULT_FILES = ('predictions.json', 'images.json', 'failed.json')
+CSV_FILE = 'predictions.csv'
 IMAGE_FOLDERS = ('pred', 'vis')
 _PARTS = f'.*.{"[0-9a-f]" * 8}.part'  # atomic_write's, of a run that was killed
 KEPT = 'the old file is kept with the ending .damaged'
@@ -312,6 +317,62 @@ def write_list(path: Path, entries: list[dict[str, Any]]) -> None:
         file.write(('[\n' + ',\n'.join(map(json.dumps, entries)) + '\n]\n').encode())
 
 
+def write_csv(folder: Path) -> Path:
+    """Write ``predictions.csv`` from the JSON files of a folder; returns its path.
+
+    A row is a box in px, the class of an image, or a class of a class map with its pixels. An
+    image without boxes has no row.
+    """
+    listing = json.loads((folder / 'images.json').read_bytes())
+    files = {image['id']: image['file_name'] for image in listing['images']}
+    names = {category['id']: category['name'] for category in listing['categories']}
+    entries = json.loads((folder / 'predictions.json').read_bytes())
+    text = io.StringIO(newline='')
+    writer = csv.writer(text, lineterminator='\n')
+    columns: tuple[str, ...] = ('image', 'class', 'score')
+    rows: list[tuple[Any, ...]] = []
+    for entry in entries:
+        file = files[entry['image_id']]
+        if 'bbox' in entry:
+            columns = ('image', 'class', 'score', 'left', 'top', 'width', 'height')
+            name = names.get(entry['category_id'], entry['category_id'])
+            rows.append((file, name, entry['score'], *entry['bbox']))
+        elif 'seg_map' in entry:
+            columns = ('image', 'class', 'pixels')
+            counts = _count_pixels(folder / entry['seg_map'])
+            rows += [(file, names.get(label, label), count) for label, count in counts]
+        else:
+            rows.append((file, entry['class'] or entry['label'], entry['score']))
+    writer.writerows([columns, *rows])
+    with atomic_write(folder / CSV_FILE) as target:
+        target.write(text.getvalue().encode(errors='surrogateescape'))
+    return folder / CSV_FILE
+
+
+def _count_pixels(file: Path) -> list[tuple[int, int]]:
+    """Each class of a class map and its pixels, without those of no class."""
+    counts: Counter[int] = Counter()
+    for classes in _blocks_of(file):
+        own = np.bincount(classes[classes != no_class(classes.dtype)])
+        counts.update({label: int(own[label]) for label in np.flatnonzero(own).tolist()})
+    return sorted(counts.items())
+
+
+def _blocks_of(file: Path) -> Iterator[np.ndarray]:
+    """A class map; a TIFF, which may be larger than the memory, in its blocks."""
+    if file.suffix != '.tif':
+        classes = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
+        if classes is None:
+            raise InputError(f'out_dir: the class map {str(file)!r} cannot be read')
+        yield classes
+        return
+    import rasterio
+
+    with rasterio.open(file) as scene:
+        for _, window in scene.block_windows(1):
+            yield scene.read(1, window=window)
+
+
 # -- deletion
 
 
@@ -330,7 +391,7 @@ def delete_outputs(folder: Path) -> None:
             _unlink(part)
         with suppress(OSError):  # it holds other files
             (folder / name).rmdir()
-    for name in (RECORDS_FILE, *RESULT_FILES, RUN_FILE):
+    for name in (RECORDS_FILE, *RESULT_FILES, CSV_FILE, RUN_FILE):
         _unlink(folder / name)
 
 

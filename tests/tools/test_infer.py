@@ -1,6 +1,7 @@
 """The command line of infer.py."""
 
 import argparse
+import csv
 import json
 import re
 import shutil
@@ -57,6 +58,18 @@ def test_the_file_that_is_taken_from_a_work_directory_is_named(infer, model, cap
     assert 'checkpoint: work/best_accuracy_iter_1.pth\n' in capsys.readouterr().out
     assert infer() == 0  # the same weights, from a file: the folder has the results
     assert 'checkpoint:' not in capsys.readouterr().out
+
+
+def test_predictions_are_a_table(infer, capsys):
+    assert infer('--csv') == 0
+    assert 'table: out/predictions.csv\n' in capsys.readouterr().out
+    found = json.loads(Path('out/predictions.json').read_text())
+    header, *rows = csv.reader(Path('out/predictions.csv').read_text().splitlines())
+    assert header == ['image', 'class', 'score']
+    assert rows == [
+        [f'photos/{i}.png', one['class'], str(one['score'])] for i, one in enumerate(found)
+    ]
+    assert infer('--overwrite') == 0 and not Path('out/predictions.csv').exists()
 
 
 def test_exit_code_tells_of_failures_only_if_asked(infer, capsys):
