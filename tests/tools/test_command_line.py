@@ -11,7 +11,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from mmengine.config import Config
 from mmengine.registry import Registry
 from torch.nn import Linear, Module
 
@@ -272,37 +271,11 @@ def test_a_bug_in_a_constructor_that_a_config_names_keeps_its_traceback():
         run(lambda: told_again(lambda: int('x')))
 
 
-def test_a_tool_says_what_it_loads_before_it_imports(capsys, monkeypatch):
-    parser = make_parser('A tool.')
-    parser.parse_args([])
-    assert capsys.readouterr().err == ''  # torch is imported already
-    monkeypatch.delitem(sys.modules, 'torch')
-    parser.parse_args([])
-    assert capsys.readouterr().err == 'loading PyTorch ...\n'
-    cli.add_config_arguments(parser)
-    parser.parse_args([])
-    assert capsys.readouterr().err == 'loading PyTorch and the toolbox ...\n'
-    monkeypatch.setenv('RANK', '1')
-    parser.parse_args([])
-    assert capsys.readouterr().err == ''
-
-
 def test_interruption_is_one_line(capsys):
     with pytest.raises(SystemExit) as stop:
         run(lambda: raise_(KeyboardInterrupt()), interrupted='the same command resumes')
     assert stop.value.code == 130
     assert capsys.readouterr().err == 'the same command resumes\n'
-
-
-def test_interruption_while_a_config_is_formatted_is_one_line(capsys, monkeypatch):
-    """mmengine calls whatever stops it there a fault of the config's syntax."""
-    monkeypatch.setattr(
-        'yapf.yapflib.yapf_api.FormatCode', lambda *_, **__: raise_(KeyboardInterrupt)
-    )
-    with pytest.raises(SystemExit) as stop:
-        run(lambda: Config(dict(a=1)).pretty_text)
-    assert stop.value.code == 130
-    assert capsys.readouterr().err == 'interrupted\n'
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='a setting of glibc')
@@ -331,15 +304,6 @@ def test_freed_memory_is_kept(settings):
     before, kept, _, after = printed.split()
     assert kept == str(not settings)
     assert int(before) > 30_000 and (int(after) < 1000) == (kept == 'True')
-
-
-@pytest.mark.parametrize('columns', [20, 66])
-def test_a_table_in_a_file_is_as_wide_as_its_words(columns, capsys, monkeypatch):
-    monkeypatch.setenv('COLUMNS', str(columns))
-    cli.print_table([{'a model of the user': 'retinanet cpvt ' * 9, 'box AP': 0.123456}])
-    header, row = [line for line in capsys.readouterr().out.splitlines() if line[:1] in '┃│']
-    assert 'a model of the user' in header
-    assert 'retinanet cpvt ' * 9 in row and '0.1235' in row
 
 
 def test_a_table_in_a_narrow_terminal_loses_no_letter(capsys, monkeypatch):

@@ -11,8 +11,6 @@ import pytest
 from tiny_configs import ROOT
 
 from cpvt.__main__ import COMMANDS, contents, main
-from cpvt.command_line import Parser
-from cpvt_backbones.weights import shipped_weights
 
 FOLDERS = ('tools', 'benchmarks', 'projects', 'demo')
 SCRIPTS = {
@@ -94,38 +92,6 @@ def test_help(script, columns, start, monkeypatch):
     assert first_line in ' '.join(out.split())
 
 
-@pytest.mark.parametrize('columns', [80, 100])
-def test_help_of_the_tools_fits_the_terminal_and_imports_little(columns):
-    """In one process, which has imported nothing: each tool's help, with an example."""
-    code = """
-import pathlib, runpy, sys
-for path in sys.argv[1:]:
-    sys.argv = [path, '--help']
-    sys.path[0] = str(pathlib.Path(path).parent)
-    try:
-        runpy.run_path(path, run_name='__main__')
-    except SystemExit:
-        print('modules:', *sorted({'torch', 'mmengine', 'cpvt_backbones'} & set(sys.modules)))
-"""
-    tools = [str(path) for script, path in SCRIPTS.items() if script.startswith('tools/')]
-    process = subprocess.run(
-        [sys.executable, '-c', code, *tools],
-        env={**os.environ, 'PYTHONPATH': str(ROOT), 'COLUMNS': str(columns)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    pages = re.split(r'modules:(.*)\n', process.stdout)
-    assert set(pages[1::2]) == {''} and len(pages[1::2]) == len(tools)
-    for tool, page in zip(tools, pages[::2], strict=False):
-        name = Path(tool).stem.replace('_', '-')
-        command = f'cpvt {name}' if name in COMMANDS else f'python tools/{Path(tool).name}'
-        assert f'    {command}' in page, tool
-        assert [line for line in page.splitlines() if len(line) > columns] == [], tool
-        if columns == 100:
-            assert page.count('\n') <= 50, tool  # a screen
-
-
 def test_each_script_that_takes_an_argument_has_a_mistake():
     assert SCRIPTS.keys() == MISTAKES.keys()
 
@@ -186,31 +152,3 @@ except SystemExit:
     refused = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert refused.returncode == 2
     assert refused.stderr == "error: there is no config file 'none.py'\n"  # nothing was loaded
-
-
-@pytest.mark.parametrize(
-    ('words', 'fault'),
-    [
-        ('train none.py', "there is no config file 'none.py'"),
-        ('train {config} --resume none.pth', "--resume: there is no file or folder 'none.pth'"),
-        ('test none.py none.pth', "there is no config file 'none.py'"),
-        ('test {config} none.pth', "checkpoint: there is no file or folder 'none.pth'"),
-        ('test {name}s', "'{name}s' is no model; did you mean '{name}'?"),
-        ('test {config} {name}s', "there is no file or folder '{name}s'; did you mean '{name}'?"),
-        ('infer {name} none.jpg', "inputs: there is no file or folder 'none.jpg'"),
-        ('infer none.onnx {config}', "checkpoint: there is no file or folder 'none.onnx'"),
-        ('export {config} none.pth --out a.onnx', "there is no file or folder 'none.pth'"),
-        ('get-flops none.py', "there is no config file 'none.py'"),
-        ('publish-checkpoint none.pth a.pth', "there is no file or folder 'none.pth'"),
-        ('convert-checkpoint none.pth a.pth --type CPVT', "no file or folder 'none.pth'"),
-        ('resolution-sweep --models a=none.py:b.pth', "there is no config file 'none.py'"),
-    ],
-)
-def test_files_are_looked_for_before_packages_are_imported(words, fault, monkeypatch, capsys):
-    shipped = next(iter(shipped_weights().values()))
-    values = dict(config=shipped.config_file, name=shipped.name)
-    monkeypatch.setattr(Parser, '_announce', lambda self: pytest.fail('packages are imported'))
-    with pytest.raises(SystemExit) as stop:
-        main(words.format(**values).split())
-    assert stop.value.code == 2
-    assert fault.format(**values) in capsys.readouterr().err

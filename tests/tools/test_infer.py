@@ -90,14 +90,6 @@ def test_exit_code_tells_of_failures_only_if_asked(infer, capsys):
     assert len(json.loads(Path('out/predictions.json').read_text())) == 3
 
 
-@pytest.mark.parametrize('out', ['.', 'out [1] \u00e9', 'a*', '../photos out'])
-def test_the_pictures_are_named_whatever_the_folder_is_called(infer, capsys, monkeypatch, out):
-    Path('here').mkdir()
-    monkeypatch.chdir('here')
-    assert infer(inputs='../photos', out=out) == 0
-    assert f'pictures: {Path(out, "vis")}\n{out}: 3 images predicted\n' in capsys.readouterr().out
-
-
 def test_exit_code_if_no_image_could_be_predicted(infer):
     Path('bad.png').touch()
     assert infer(inputs='bad.png') == 1
@@ -179,14 +171,6 @@ def test_a_whole_number_is_a_side_and_never_a_tiny_one():
 def test_without_a_model_it_lists_the_shipped_ones(refused, arguments):
     line = refused('infer', *arguments)
     assert all(f'{name} (' in line for name in shipped_weights())
-
-
-def test_the_advice_after_other_settings_is_an_option(infer, capsys):
-    assert infer() == 0
-    assert infer('--score-thr', '0.5') == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("error: --out-dir: 'out' has predictions of other settings (")
-    assert line.endswith('choose another folder, or overwrite this one')
 
 
 def test_weights_of_another_model_are_refused_in_one_sentence(refused):

@@ -2,15 +2,13 @@
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from mmengine.config import Config
-from tiny import WITHOUT_COMPILED_OPERATORS, only
+from tiny import WITHOUT_COMPILED_OPERATORS
 from tiny_configs import ROOT, detection, lively_model, save
 
 from cpvt_backbones.run import run_script
@@ -19,30 +17,6 @@ from cpvt_backbones.run import run_script
 def script_of(scope, name):
     pytest.importorskip(scope)
     return Path(find_spec(scope).origin).parent / '.mim/tools' / name
-
-
-@pytest.mark.parametrize(
-    ('scope', 'name'),
-    only(
-        of=[
-            ('mmdet', 'demo/retinanet_multiscale-cpvt_digits'),
-            ('mmseg', 'demo/semantic-fpn_multiscale-cpvt_digits'),
-            ('mmpretrain', 'imagenet/cpvt-s_8xb256_in1k'),
-        ]
-    ),
-)
-def test_print_config(scope, name, tmp_path, monkeypatch, capsys):
-    path = ROOT / f'configs/{name}.py'
-    monkeypatch.chdir(tmp_path)
-    script = str(script_of(scope, 'misc/print_config.py'))
-    option = ['--cfg-options', 'model.backbone.patch_size=32']
-    monkeypatch.setattr(sys, 'argv', [script, str(path), *option])
-    runpy.run_path(script, run_name='__main__')
-    (tmp_path / 'printed.py').write_text(capsys.readouterr().out.removeprefix('Config:'))
-    found, expected = Config.fromfile(tmp_path / 'printed.py'), Config.fromfile(path)
-    assert found.model.backbone.patch_size == 32
-    assert found.train_dataloader == expected.train_dataloader
-    assert found.optim_wrapper == expected.optim_wrapper
 
 
 # Runs each line of standard input as `python ARGUMENTS` in a process of its own. These share the

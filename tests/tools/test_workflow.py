@@ -106,22 +106,6 @@ def test_a_config_that_cannot_be_used_is_refused(text, words, tmp_path, refused)
     assert message in line and all(name in line for name in names.split())
 
 
-@pytest.mark.full
-def test_a_checkpoint_in_the_home_folder_or_a_work_folder(tmp_path, monkeypatch, call):
-    """Each tool takes what ``locate_checkpoint`` takes."""
-    pytest.importorskip('mmpretrain')
-    config, _ = classification(None, tmp_path)
-    monkeypatch.setenv('HOME', str(tmp_path))
-    work = ['--work-dir', tmp_path / 'größe 1']
-    call('train', config, *work)
-    short = ['--cfg-options', 'train_cfg.max_iters=3', 'train_cfg.val_interval=3']
-    call('train', config, '--resume', '~/größe 1/iter_2.pth', *work, *short)
-    image = next(tmp_path.rglob('*.png'))
-    for checkpoint in ('~/größe 1/iter_3.pth', '~/größe 1'):
-        call('test', config, checkpoint, *work)
-        call('infer', config, checkpoint, image, '--out-dir', tmp_path / 'out', '--overwrite')
-
-
 @pytest.mark.parametrize(
     ('tool', 'words', 'message'),
     [
