@@ -16,51 +16,6 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = 'imagenet retinanet mask_rcnn semantic_fpn upernet detr dino mask2former vitdet'.split()
-USERS_CONFIGS = {
-    'mmdet': (
-        """
-_base_ = 'cpvt_backbones::retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py'
-model = dict(backbone=dict(arch='tiny', frozen_stages=1, init_cfg=None),
-    bbox_head=dict(num_classes=7))
-train_dataloader = dict(batch_size=5)
-"""
-    ),
-    'mmseg': (
-        """
-_base_ = ['cpvt_backbones::semantic_fpn/semantic-fpn_multiscale-cpvt-t_8xb4-40k_ade20k-512x512.py']
-model = dict(backbone=dict(window_size=7, init_cfg=None), decode_head=dict(num_classes=7))
-train_dataloader = dict(batch_size=5)
-"""
-    ),
-}
-READ_AND_BUILD = """
-import json, sys
-import torch
-import cpvt_backbones
-from cpvt_backbones.toolboxes import read_config
-from mmengine.registry import MODELS, init_default_scope
-
-answers = dict(package=cpvt_backbones.__file__)
-for scope in ('mmdet', 'mmseg'):
-    cfg = read_config(f'my_{scope}.py')
-    init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model)
-    model.init_weights()
-    last = model.bbox_head.retina_cls if scope == 'mmdet' else model.decode_head.conv_seg
-    answers[scope] = dict(
-        scope=cfg.default_scope,
-        batch=cfg.train_dataloader.batch_size,
-        data=cfg.train_dataloader.dataset.type,
-        types=[type(part).__module__.split('.')[0] for part in (model, model.neck, model.backbone)],
-        backbone=type(model.backbone).__name__,
-        frozen=sorted(n for n, p in model.backbone.named_parameters() if not p.requires_grad),
-        windows=sorted({getattr(module, 'window_size', 0) for module in model.modules()}),
-        out_channels=last.out_channels,
-    )
-print(json.dumps(answers))
-"""
-
-
 # A script of one's own: mmengine's Runner, and the interfaces of mmdet and mmseg.
 OWN_SCRIPT = """
 import cpvt_backbones
@@ -175,27 +130,6 @@ def test_source_archive_builds_the_wheel_and_holds_no_more(archives):
     folders, files = {'cpvt', 'cpvt_backbones', 'configs', 'tools'}, {'setup.py', 'pyproject.toml'}
     assert folders | files | {'model-index.yml', 'LICENSE'} <= top
     assert not top & {'benchmarks', 'demo', 'docs', 'projects', 'tests', 'data', 'work_dirs'}
-
-
-@pytest.mark.full
-def test_user_config_builds_on_an_installed_one(installed, run, tmp_path):
-    pytest.importorskip('mmdet')
-    pytest.importorskip('mmseg')
-    for scope, text in USERS_CONFIGS.items():
-        (tmp_path / f'my_{scope}.py').write_text(text)
-    answers = json.loads(run('-c', READ_AND_BUILD).splitlines()[-1])
-    assert answers.pop('package') == str(installed / 'cpvt_backbones' / '__init__.py')
-    frozen = {name.split('.')[0] for name in answers['mmdet'].pop('frozen')}
-    assert frozen == {'blocks', 'patch_embeds', 'pos_block'}
-    assert 7 in answers['mmseg'].pop('windows')
-    expected = dict(
-        mmdet=dict(data='CocoDataset', backbone='PyramidCPVT', out_channels=9 * 7),
-        mmseg=dict(data='ADE20KDataset', backbone='MultiScaleCPVT', out_channels=7),
-    )
-    for scope, values in expected.items():
-        types = [scope, scope, 'cpvt_backbones']
-        values |= dict(scope=scope, batch=5, types=types)
-        assert {key: answers[scope][key] for key in values} == values
 
 
 def write_photos(folder):

@@ -5,11 +5,9 @@ mmdet's own.
 import itertools
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -68,20 +66,6 @@ def test_runner_and_detector_of_a_named_base(config, tmp_path):
     detector = init_detector(str(path), str(tmp_path / 'work/iter_1.pth'), device='cpu')
     image = next((tmp_path / 'heldout_37x61').rglob('*.png'))
     assert len(inference_detector(detector, str(image)).pred_instances.bboxes)
-
-
-@pytest.mark.full
-def test_train_tool_of_mmdet(config, tmp_path, monkeypatch):
-    script = Path(find_spec('mmdet').origin).parent / '.mim/tools/train.py'
-    words = [
-        script,
-        config(f'__import__("cpvt_backbones") and {NAMED!r}'),
-        '--work-dir',
-        tmp_path / 'work',
-    ]
-    monkeypatch.setattr(sys, 'argv', list(map(str, words)))
-    runpy.run_path(str(script), run_name='__main__')
-    assert (tmp_path / 'work/iter_1.pth').is_file()
 
 
 @pytest.mark.full

@@ -86,18 +86,6 @@ def test_an_inferencer_runs_a_file(files, name):
         assert (result.prediction['seg_map'] == expected).mean() > 0.999
 
 
-@pytest.mark.full
-def test_logits_of_a_file_of_class_maps_are_votes(files):
-    maps, logits = (ExportedModel(files / f'{name}.pt2') for name in ('maps', 'logits'))
-    assert maps.fingerprint != logits.fingerprint
-    votes = maps.logits(PHOTOS[:1])
-    assert votes.shape == (1, 5, 40, 60) and torch.equal(votes.sum(1), torch.ones(1, 40, 60))
-    (found,) = maps.predict(PHOTOS[:1])
-    (other,) = logits.predict(PHOTOS[:1])
-    assert (found['seg_map'] == other['seg_map']).mean() > 0.999
-    assert torch.equal(maps.to_classes(votes[0]), torch.from_numpy(found['seg_map']))
-
-
 def test_features_from_onnx(onnx_file):
     backbone, path = onnx_file
     (found,) = ExportedModel(path, device='cpu').predict(PHOTOS[:1])
@@ -241,12 +229,6 @@ def test_operators_that_a_runtime_lacks_are_named(runtime, onnx_file, tmp_path):
     seal_file(path)
     with pytest.raises(ValueError, match=f'that this version of {runtime} lacks: .*--portable'):
         ExportedModel(path, runtime=runtime)
-
-
-def test_an_older_torch_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.export, 'export', lambda model, args, *, dynamic_shapes=None: None)
-    with pytest.raises(ImportError, match='an export needs torch 2.9 or newer, found torch'):
-        export(Features(column(arch='tiny')), tmp_path / 'model.onnx')
 
 
 @pytest.mark.parametrize('missing', ['onnx', 'onnxscript'])

@@ -8,11 +8,10 @@ import pytest
 import torch
 from export_models import detector, segmentor, trained_classifier
 
-from cpvt_backbones.export import export, exported, graph_of, int8
+from cpvt_backbones.export import export, graph_of, int8
 from cpvt_backbones.export.exported import RUNTIMES, ExportedModel
 from cpvt_backbones.export.int8 import (
     MAX_CALIBRATION_IMAGES,
-    Agreement,
     calibration_inputs,
     compare,
     quantise,
@@ -71,28 +70,6 @@ def test_a_copy_rounds_matrix_products_alone(name, files, tmp_path):
         exact, found = (file.run(batch)['logits'] for file in (original, rounded))
         error = np.sqrt(np.mean((found - exact) ** 2)) / exact.std()
         assert 1e-5 < error < 0.1, 'that of 7 bits'
-
-
-@pytest.mark.full
-def test_no_shape_of_a_weight_is_handed_to_onnxruntime(files, tmp_path, monkeypatch):
-    """Releases before 1.32 transpose weights and keep these shapes: `quantize_dynamic` fails."""
-    path, models = files / 'segmentor.onnx', []
-    model = onnx.load(path)
-    weight = model.graph.initializer[0]
-    model.graph.value_info.append(
-        onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
-    )
-    onnx.save(model, tmp_path / 'shapes.onnx')
-    plain = int8._quantise_dynamic
-
-    def noted(model, *arguments):
-        models.append({one.name for one in model.graph.value_info})
-        plain(model, *arguments)
-
-    monkeypatch.setattr(int8, '_quantise_dynamic', noted)
-    quantise(tmp_path / 'shapes.onnx', tmp_path / 'copy.onnx')
-    (shapes,) = models
-    assert shapes and weight.name not in shapes
 
 
 def rounded_nodes(path):
@@ -154,16 +131,6 @@ def test_a_static_copy_rounds_all_but_pegs_and_attention(name, files, tmp_path):
             assert 1e-5 < error < 0.2, 'that of 7 bits'
 
 
-@pytest.mark.full
-def test_a_static_copy_needs_images(files, tmp_path):
-    path = files / 'segmentor.onnx'
-    with pytest.raises(ValueError, match=r"calibration must have an image with runtime='openvino'"):
-        quantise(path, tmp_path / 'copy.onnx', runtime='openvino')
-    with pytest.raises(ValueError, match=r"runtime must be .*'onnxruntime'.*'openvino'"):
-        quantise(path, tmp_path / 'copy.onnx', runtime='openvino-bfloat16')
-    assert not (tmp_path / 'copy.onnx').exists()
-
-
 def test_images_of_the_calibration_are_not_compared():
     assert split_images([*'abcde']) == ([*'bd'], [*'ace'])
     assert split_images([*'ab']) == (['b'], ['a'])
@@ -171,21 +138,6 @@ def test_images_of_the_calibration_are_not_compared():
     calibration, others = split_images(names)
     assert len(calibration) == MAX_CALIBRATION_IMAGES
     assert sorted(calibration + others) == sorted(names)
-
-
-@pytest.mark.full
-def test_a_copy_in_the_other_runtime_is_reported(files, tmp_path, monkeypatch):
-    pytest.importorskip('openvino')
-    said = []
-    monkeypatch.setattr(exported, 'print_log', lambda message, *_: said.append(message))
-    copy = tmp_path / 'copy.onnx'
-    quantise(files / 'segmentor.onnx', copy)
-    ExportedModel(copy)
-    assert not said
-    ExportedModel(copy, runtime='openvino')
-    assert said == [
-        f'{copy}: int8 file made for onnxruntime, slower in openvino; export one for openvino'
-    ]
 
 
 def test_a_file_without_products_is_refused(tmp_path):
@@ -222,10 +174,6 @@ def boxes(*rows):
 def test_agreement_of_two_predictions(found, expected, share):
     assert int8._compare(found, expected).share == pytest.approx(share)
     assert int8._compare(expected, found).share == pytest.approx(share)
-
-
-def test_the_total_counts_pixels_and_boxes():
-    assert total_of([Agreement(1, 2), Agreement(8, 8)]).share == 0.9
 
 
 # -- tools/export.py --int8
@@ -274,26 +222,6 @@ def test_the_tool_calibrates_for_openvino(trained, tmp_path, call, capsys, monke
     assert ExportedModel(out, runtime='openvino').metadata['int8'] == 'openvino'
     rounded, exact = rounded_nodes(out)
     assert rounded and {node.op_type for node in exact} == {'Conv'}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ('content', 'message'),
-    [
-        (None, '--verify-images: no image'),
-        (b'', '--verify-images: --int8 for openvino needs at least two images'),
-        (b'no image', '--verify-images: '),
-    ],
-)
-def test_calibration_images_are_checked(content, message, trained, tmp_path, refused):
-    (tmp_path / 'own').mkdir()
-    if content is not None:
-        (tmp_path / 'own' / 'a.png').write_bytes(content)
-    if content:
-        (tmp_path / 'own' / 'b.png').write_bytes(content)
-    words = ['--int8', '--runtime', 'openvino', '--verify-images', tmp_path / 'own']
-    assert message in refused(*trained, *words, '--out', tmp_path / 'model.onnx')
-    assert not [*tmp_path.glob('*.onnx')]
 
 
 @pytest.mark.full
