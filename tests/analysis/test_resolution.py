@@ -7,14 +7,12 @@ import torch
 from mmengine.config import Config
 from tiny import only
 
-from cpvt.plots import draw_sweep
 from cpvt_backbones.analysis.image_size import TestSize, scale_test_images
 from cpvt_backbones.analysis.resolution import (
     ForwardMeter,
     SweepModel,
     SweepRow,
     good_sizes,
-    main_metric,
     read_rows,
     sweep,
 )
@@ -143,28 +141,6 @@ def test_rows_of_another_source_are_refused(change, candidate, tmp_path):
     with pytest.raises(ValueError, match="has rows of 'model' from another config, checkpoint"):
         sweep([model], ONE, table=table, limit=3 if change == 'limit' else None)
     assert table.read_bytes() == written
-
-
-@pytest.mark.full
-def test_several_models_and_the_plot_of_the_table(candidate, tmp_path):
-    models = [candidate('mmseg', 'first'), candidate('mmpretrain', 'second')]
-    table = tmp_path / 'sweep.csv'
-    rows = sweep(models, [*ONE, TestSize(factor=1.5)], table=table)
-    pairs = [(name, size) for name in ('first', 'second') for size in ('1', '1.5')]
-    assert [(row.model, row.size) for row in rows] == pairs
-    assert main_metric(rows) == 'mIoU'
-    for checkpoint in tmp_path.glob('*.pth'):
-        checkpoint.unlink()
-    draw_sweep(table, tmp_path / 'one.png')
-    value = table.read_text().splitlines()[1].split(',')
-    place = table.read_text().splitlines()[0].split(',').index('mIoU')
-    table.write_text(table.read_text().replace(value[place], '77', 1))
-    draw_sweep(table, tmp_path / 'other.png')
-    assert (tmp_path / 'one.png').read_bytes() != (tmp_path / 'other.png').read_bytes()
-    with pytest.raises(ValueError, match='metric must be a numeric column'):
-        draw_sweep(table, tmp_path / 'none.png', metric='AP')
-    with pytest.raises(ValueError, match='different names'):
-        sweep([models[0]] * 2, ONE, table=table)
 
 
 def test_command_line(trained, call, refused, tmp_path, capsys):

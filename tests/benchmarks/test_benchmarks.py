@@ -1,8 +1,6 @@
 """The benchmarks run small; their figures are right for models of known cost."""
 
 import math
-import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +9,9 @@ import pytest
 from torch import nn
 
 from benchmarks import (
-    attention,
     in_turns,
     measure,
     pipeline,
-    plots,
-    relative_positions,
     report,
     speed,
 )
@@ -162,23 +157,6 @@ def test_a_suite_compares_models_that_it_measures(suite):
         assert {*comparison.models} <= {*comparison.case.models}, comparison.what
 
 
-def test_a_plot_has_a_bar_and_its_time_for_each_model_and_this_package_first():
-    times = [dict(narrow=0.5, wide=0.75), dict(narrow=0.25, wide=1.0), dict(narrow=1.0, wide=0.5)]
-    rounds = [rows_of(CASE, seconds, round=at) for at, seconds in enumerate(times, start=1)]
-    tall = replace(CASE, height=64)
-    rows = pd.concat([*rounds, rows_of(tall, dict(narrow=2.0, wide=0.125))])
-    labels = {'wide': 'this package', 'narrow': 'timm'}
-    groups = [Comparison('small', CASE, labels), Comparison('tall', tall, labels)]
-    (axis,) = report.draw_bars(groups, rows).axes
-    assert [bar.get_width() for bar in axis.patches] == [750, 500, 125, 2000]
-    assert [list(line.get_xdata()) for line in axis.lines[:2]] == [[500, 750], [750, 1000]]
-    assert [text.get_text() for text in axis.get_yticklabels()] == [*labels.values()] * 2
-    texts = [text.get_text() for text in axis.texts]
-    assert texts == ['small', '750', '500', 'tall', '125', '2000']
-    ours, other = (rgb(plots.PACKAGES[key]) for key in ('this package', 'other'))
-    assert [list(bar.get_facecolor()[:3]) for bar in axis.patches] == [ours, other] * 2
-
-
 # -- the other programs
 # --------------------------------------------------------------------------------------------------
 
@@ -199,53 +177,3 @@ def test_pipeline_times_every_route_of_prediction(tmp_path, monkeypatch):
     assert routes[routes['route'] == pipeline.BARE]['share'].tolist() == [1]
     assert (routes['beside_ms'] < routes['cpu_ms']).all(), 'the forward call is taken off'
     assert 'tool, pictures' in {*rows['route']}
-
-
-@pytest.mark.full
-def test_layers_are_timed_in_every_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(attention, 'SHAPES', [(1, 2, 40, 40), (2, 1, 300, 20)])
-    monkeypatch.setattr(relative_positions, 'CASES', [(2, 5)])
-    out = tmp_path / 'layers.csv'
-    for benchmark in (attention, relative_positions):
-        benchmark.main(['--out', str(out), '--repeats', '1', '--threads', '1'])
-        rows = pd.read_csv(out)
-        assert rows['machine'].notna().all()
-        if benchmark is attention:
-            assert rows['queries'].tolist() == [40, 300] and (rows['fused_ms'] > 0).all()
-            assert rows['rows_64'].notna().all()
-            assert rows['rows_512'].notna().tolist() == [False, True]
-    rows = rows.set_index(['training', 'way'])
-    assert [len(rows.loc[training]) for training in (False, True)] == [4, 3]
-    assert (rows['ms'] > 0).all() and (rows['mib'] > 0).all()
-
-
-# -- plots
-# --------------------------------------------------------------------------------------------------
-
-
-def luminance(color):
-    """Relative luminance (WCAG 2) of RGB values from 0 to 1."""
-    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in color]
-    return sum(map(math.prod, zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
-
-
-def contrast(color, ground):
-    dark, light = sorted((luminance(color), luminance(ground)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-def rgb(text, brightness=1.0):
-    """``'#rrggbb'`` as values from 0 to 1, multiplied as by the CSS filter ``brightness``."""
-    return [min(1, brightness * int(text[at : at + 2], 16) / 255) for at in (1, 3, 5)]
-
-
-def test_plots_can_be_read_on_both_themes():
-    """WCAG asks for 4.5 of text, and for 3 of lines and dots."""
-    styles = (ROOT / 'docs/site/site.css').read_text()
-    (factor,) = re.findall(r"slate'\] .*png'\].*brightness\((.+?)\)", styles)
-    white, dark = rgb('#ffffff'), rgb('#1e2129')
-    assert contrast(rgb(plots.GREY), white) >= 4.5
-    assert contrast(rgb(plots.GREY, float(factor)), dark) >= 4.5
-    for color in plots.PACKAGES.values():
-        assert contrast(rgb(color), white) >= 3
-        assert contrast(rgb(color, float(factor)), dark) >= 4.5

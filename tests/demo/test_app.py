@@ -13,7 +13,7 @@ from urllib.parse import quote
 import app as demo_app
 import numpy as np
 import pytest
-from example_images import CLASSIFIER, DETECTOR, SEGMENTOR, examples
+from example_images import CLASSIFIER, DETECTOR, examples
 from PIL import Image
 
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
@@ -66,25 +66,6 @@ def test_every_shipped_model_has_an_example_a_purpose_and_its_classes(app):
         assert text.count('**') == 6
 
 
-def test_it_opens_with_a_finished_prediction_of_the_street(app):
-    page = app.page
-    assert page.name.value == SEGMENTOR and page.tabs.selected == 'Prediction'
-    assert '640 x 480 px | building 2' in page.prediction.value
-    assert page.prediction.value.endswith('good size</figcaption></figure></div>')
-    assert '| building | 2' in page.table.value
-    assert page.score.visible is False
-
-
-def test_another_model_brings_its_example_but_keeps_an_own_image(app, file):
-    page = app.page
-    for before in (SEGMENTOR, CLASSIFIER):
-        shown = page.follow(DETECTOR, file(before))
-        assert np.array_equal(shown, example(DETECTOR).image)
-    assert np.array_equal(page.follow(DETECTOR, None), example(DETECTOR).image)
-    own = page.follow(DETECTOR, file(example(SEGMENTOR).image[:, ::-1]))
-    assert own == gradio.skip()
-
-
 def test_boxes_are_those_of_the_inferencer(app, views, file):
     model, image = app.models[DETECTOR], file(DETECTOR)
     found = views.predict(model, image, 'config')
@@ -116,82 +97,6 @@ def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):
     drawn, _ = views.draw(app.models[DETECTOR], image, found)
     small = Image.fromarray(example(DETECTOR).image).resize((320, 240)).resize(drawn.size)
     assert np.abs(np.asarray(drawn, float) - small).mean() < 3
-
-
-def test_captions_say_what_is_found(app, views, file, monkeypatch):
-    monkeypatch.setattr(views, 'FACTORS', (0.5, 1))
-    expected = {
-        DETECTOR: r'320 x 240 px \| 2[2-4] of 24 found, [01] extra \| good size',
-        SEGMENTOR: r'640 x 480 px \| building 2\d%, tree 2\d%, sky 1\d% \| good size',
-        CLASSIFIER: r'129 x 97 px \| church \d\d% \| good size',
-    }
-    for name, text in expected.items():
-        model, image = app.models[name], file(name)
-        other = file(example(name).image[:, ::-1])  # of which no truth is known
-
-        def captions(image, model=model):
-            for scale in views.scales_to_compare(model, image):
-                found = views.keep_scores(views.predict(model, image, scale), 0.5)
-                yield views.draw(model, image, found)[1]
-
-        small, good = captions(image)
-        assert small.endswith('| outside the good sizes')
-        assert re.fullmatch(text, good)
-        unknown = [*captions(other)][1]
-        own = r'\d+ x \d+ px \| ([a-z ]+ \d\d%|2\d boxes|building [23]\d%, [^|]+)'
-        assert re.fullmatch(own, unknown)
-
-
-def test_another_models_example_gets_a_word(app, views, file):
-    model, image = app.models[DETECTOR], file(SEGMENTOR)
-    found = views.keep_scores(views.predict(model, image, 'config'), 0.5)
-    assert views.draw(model, image, found)[1].endswith('| the model is not for such images')
-
-
-def test_sizes_are_shown_one_after_the_other_and_bounded(app, views, file, monkeypatch):
-    monkeypatch.setattr(views, 'FACTORS', (0.5, 1))
-    page, image = app.page, file(DETECTOR)
-    shown = [*page.run(given(page, view='Several sizes', name=DETECTOR, image=image))]
-    assert [one[page.sizes].count('<figure>') for one in shown] == [1, 2]
-    assert shown[-1][page.sizes].count('of 24 found') == 2
-    monkeypatch.setattr(views, 'FACTORS', (1, 30, 40))
-    scales = views.scales_to_compare(app.models[DETECTOR], image)
-    assert scales == [0.5, views.MAX_SIDE / 640]
-
-
-def test_controls_that_a_task_lacks_are_hidden(app, file):
-    page = app.page
-    for name in (DETECTOR, SEGMENTOR):
-        for view in ('Features', 'Prediction'):
-            (shown,) = page.run(given(page, view=view, name=name, image=file(name)))
-            is_shown = shown[page.score].visible
-            assert is_shown == (name == DETECTOR and view == 'Prediction')
-
-
-def test_tables_of_a_segmentor_and_of_a_classifier(app, views, file):
-    model = app.models[SEGMENTOR]
-    found = views.predict(model, file(SEGMENTOR), (160, 160))
-    shares = re.findall(r'\| (\w+) \| ([\d.]+)% \|', views.to_table(model, found))
-    assert sum(float(share) for _, share in shares) == pytest.approx(100, abs=0.6)
-    largest = np.bincount(found['seg_map'].ravel()).argmax()
-    assert shares[0][0] == model.predictor.classes[largest]
-    model = app.models[CLASSIFIER]
-    table = views.to_table(model, views.predict(model, file(CLASSIFIER), 'config'))
-    assert table.count('%') == 5 and '| church | 9' in table
-
-
-def test_features_and_attention(app, views, file, monkeypatch):
-    image = file(np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8))
-    for name, levels in ((CLASSIFIER, 1), (DETECTOR, 3), (SEGMENTOR, 4)):
-        features, attention, text = views.explain(app.models[name], image, 128, 0, 100, 100)
-        assert len(features) == levels and 'blocks.0.attn' in text
-        assert {attention.size, *(picture.size for picture, _ in features)} == {(720, 540)}
-        assert features[0][1] == '128 x 96 px as 8 x 6 places'
-    _, other, text = views.explain(app.models[SEGMENTOR], image, 128, 100, 0, 0)
-    assert 'blocks.11.attn' in text and other != attention
-    monkeypatch.setattr(views, 'attention_layers', lambda model: {})
-    features, attention, text = views.explain(app.models[CLASSIFIER], image, 128, 0, 0, 0)
-    assert len(features) == 1 and attention is None and 'has no attention layers' in text
 
 
 def test_an_upload_is_shown_as_the_models_see_it(views, file):
@@ -461,14 +366,3 @@ def test_an_upload_of_too_many_bytes_is_refused(app, monkeypatch):
     body = head.encode() + b'0' * 2000 + b'\r\n--x--\r\n'
     kind = {'Content-Type': 'multipart/form-data; boundary=x'}
     assert ask(app, '/gradio_api/upload', method='POST', body=body, **kind)[0] == 413
-
-
-def test_pictures_of_the_docs_are_of_the_weights_that_ship():
-    """`make test-app` takes them again, in build/app."""
-    pictures = [*(ROOT / 'docs/figures').glob('app_*.jpg')]
-    assert len(pictures) == 4
-    for file in pictures:
-        assert file.stat().st_size < 150_000
-        with Image.open(file) as picture:
-            name, sha256 = picture.info['comment'].decode().split()
-        assert shipped_weights()[name].sha256 == sha256

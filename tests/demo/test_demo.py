@@ -77,30 +77,6 @@ def test_a_folder_with_other_files_is_refused(little, tmp_path):
     assert [*own.parent.iterdir()] == [own]
 
 
-@pytest.mark.slow
-def test_interrupted_demo_resumes(little, tmp_path, monkeypatch):
-    options = little | dict(iterations=30)
-    folder, read = tmp_path / 'work/detector', demo.iteration
-
-    def interrupt(cfg):
-        if read(cfg) >= 10:
-            raise KeyboardInterrupt
-        return read(cfg)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(demo, 'iteration', interrupt)
-        demo.run(**options)
-    assert (folder / 'interrupted.pth').is_file() and not (folder / 'iter_30.pth').is_file()
-    demo.run(**options)
-    assert 'resumed' in (folder / 'train.log').read_text()
-    # A finished training is kept; other settings start another.
-    trained = (folder / 'iter_30.pth').stat()
-    demo.run(**options)
-    assert (folder / 'iter_30.pth').stat() == trained
-    demo.run(**options | dict(iterations=2))
-    assert (folder / 'iter_2.pth').is_file() and not (folder / 'iter_30.pth').is_file()
-
-
 def test_the_tools_take_the_printed_commands(little, monkeypatch):
     monkeypatch.setattr(demo, 'newest_checkpoint', lambda folder: folder / 'iter_1.pth')
     for command in demo.next_commands(little['work_dir'], little['data_root']):

@@ -12,7 +12,6 @@ from digit_scenes import (
     MIN_SIDE,
     PHOTOS,
     compose_scene,
-    main,
     set_name,
     write_scenes,
 )
@@ -41,22 +40,6 @@ def test_boxes_masks_and_class_map_agree(split, height, width, seed):
     np.testing.assert_array_equal(scene.seg_map, expected)
     assert scene.photo in {name for _, name in PHOTOS[split]}
     assert not set(PHOTOS['train']) & set(PHOTOS['heldout'])
-
-
-def test_larger_scenes_hold_more_digits_of_the_same_size():
-    """The demo measures the effect of the image size alone."""
-
-    def digits(height, width, scenes):
-        found = [
-            compose_scene(split='train', height=height, width=width, index=i) for i in range(scenes)
-        ]
-        boxes = np.array([digit.box for scene in found for digit in scene.digits])
-        return len(boxes) / (scenes * height * width), boxes[:, 3].mean()
-
-    density, size = digits(128, 128, 96)
-    large_density, large_size = digits(384, 512, 8)
-    assert large_density == pytest.approx(density, rel=0.35)
-    assert large_size == pytest.approx(size, rel=0.1)
 
 
 def test_written_files_hold_the_scene_and_the_toolboxes_read_them(tmp_path):
@@ -118,12 +101,3 @@ def test_a_set_is_kept_replaced_or_written_again_but_no_folder_of_others(tmp_pat
     with pytest.raises(FileExistsError, match=r'has no scenes.json'):
         write_scenes(root=mine.parent, split='train', count=1, **SMALL)
     assert (mine / 'mine.txt').read_text() == 'precious'
-
-
-def test_the_command_line_takes_the_height_first(tmp_path, monkeypatch):
-    words = ['--train', '30x40:2', '--heldout', '40x30:1', '20:1', '--root', str(tmp_path)]
-    monkeypatch.setattr('sys.argv', ['digit_scenes.py', *words])
-    main()
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {'train_30x40', 'heldout_40x30', 'heldout_20x20'}
-    assert Image.open(tmp_path / 'train_30x40/images/000000.jpg').size == (40, 30)

@@ -160,28 +160,3 @@ def test_the_losses_reach_the_student_and_not_the_teacher(teacher, build):
     prepared['labels'] = torch.zeros(4, 3)
     losses = model.loss(images, samples)
     assert losses['loss_label'] == losses['loss_probabilities'] == 0 < losses['loss_pooled']
-
-
-def test_image_and_map_are_flipped_and_mixed_alike(build, monkeypatch):
-    images, samples = batch(count=32)
-    model = build(sizes=[56])
-    plain = model.batch(images, samples)
-    crops = model.crop.crop(images, torch.stack([sample.draw for sample in samples]).T)
-    maps = torch.stack([sample.target_map for sample in samples])
-    flipped = (crops != plain['images']).flatten(1).any(1)
-    assert 0 < flipped.sum() < 32  # all alike with a probability of 2 ** -31
-    for name, values in (('images', crops), ('map', maps)):
-        expected = torch.where(flipped[:, None, None, None], values.flip(3), values)
-        assert torch.equal(plain[name], expected)
-
-    mask = torch.zeros(1, 1, 7, 7)
-    mask[..., 1:4, 2:6] = 1
-    monkeypatch.setattr('shipped_weights.model.rectangle', lambda cells: mask)
-    mixed = build(sizes=[56], cutmix=1.0).batch(images, samples)
-    pixels = mask.repeat_interleave(8, 2).repeat_interleave(8, 3).bool()
-    for name, inside in (('images', pixels), ('map', mask.bool())):
-        expected = torch.where(inside, plain[name].flip(0), plain[name])
-        assert torch.equal(mixed[name], expected)
-    for name in ('labels', 'pooled', 'probabilities', 'classes'):
-        expected = 12 / 49 * plain[name].flip(0) + 37 / 49 * plain[name]
-        torch.testing.assert_close(mixed[name], expected)
