@@ -23,7 +23,7 @@ from .conversion.convert import convert_state_dict
 from .conversion.exporting import TARGETS, export_state_dict
 from .conversion.families import SOURCES
 from .conversion.public import public_backbone
-from .described import named_backbone, recognise_backbone, stored_config
+from .described import named_backbone, recognise_backbone, stored_config, trained_backbone
 from .loading import load_checkpoint, load_weights, naming_file, unwrap, weights_in
 from .mmengine_loader import check_loaded
 from .reading.files import (

@@ -1,5 +1,6 @@
 """What is known of the source's model beside its weights: by its name, or ``config.json``."""
 
+import ast
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from .conversion.families import known_to_differ
 from .conversion.public import public_backbone
 from .conversion.timm_config import apply_timm_config
 from .conversion.transformers_config import MODEL_TYPES, apply_config
-from .reading.files import locate_checkpoint
+from .reading.files import locate_checkpoint, stored_source
 from .reading.json_files import read_json
 from .report import CheckpointError
 
@@ -91,6 +92,42 @@ def stored_config(checkpoint: str | PathLike[str]) -> dict[str, Any]:
     if name.startswith('hf://') and name.count('/') == 3:  # not a file in a repository
         file = locate_checkpoint(f'{name}/config.json')
     return read_json(file) if file.is_file() else {}
+
+
+def trained_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
+    """Type and arguments of the backbone in the config of a training's checkpoint.
+
+    The config is parsed as literals, and nothing in it is run.
+
+    Returns:
+        A config, ``dict(type=..., ...)``; ``None`` if the checkpoint has none that says so.
+    """
+    try:
+        lines = ast.parse(stored_source(checkpoint)).body
+        models = [
+            _literal(line.value)
+            for line in lines
+            if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == 'model'
+        ]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    backbone = models[-1].get('backbone') if models and isinstance(models[-1], dict) else None
+    return backbone if isinstance(backbone, dict) and 'type' in backbone else None
+
+
+def _literal(node: ast.expr) -> Any:
+    """The value of a literal, in which ``dict(key=value)`` may stand; else ``ValueError``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'dict':
+        if node.args or None in [keyword.arg for keyword in node.keywords]:
+            raise ValueError('dict() takes keywords only')
+        return {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
+    if isinstance(node, ast.Dict):
+        keys = [ast.literal_eval(key) if key else None for key in node.keys]
+        return dict(zip(keys, map(_literal, node.values), strict=True))
+    if isinstance(node, (ast.List, ast.Tuple)):
+        values = [_literal(value) for value in node.elts]
+        return values if isinstance(node, ast.List) else tuple(values)
+    return ast.literal_eval(node)
 
 
 def named_backbone(

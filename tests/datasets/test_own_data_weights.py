@@ -165,6 +165,57 @@ def test_neck_and_head_take_the_maps(call, data, tmp_path, kind, task):
         assert max(group['lr'] for group in groups) == pytest.approx(1e-3 * 192 / 512, rel=0.02)
 
 
+HEADS = dict(NARROW, num_heads=6)
+SOURCE = f"""_base_ = 'other.py'
+model = dict(
+    type='RetinaNet',
+    backbone=dict(
+        type='mmdet.MultiScaleCPVT',
+        arch={HEADS},
+        position=[dict(type='RoPE', temperature=50.0), {PEG}],
+        norm_eps=1e-5,
+        out_indices=(1, 2),
+        init_cfg=dict(type='Pretrained', checkpoint='none.pth'),
+    ),
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ('source', 'is_read'),
+    [
+        (SOURCE, True),
+        (SOURCE + "open('written', 'w')\n", True),  # is not run
+        (SOURCE.replace('1e-5', "eval('1e-5')"), False),
+        (SOURCE.replace('RetinaNet', "' + open('written', 'w').name + '"), False),
+        ('model = dict(backbone=' + 'dict(a=' * 5000, False),
+        (SOURCE.replace("mmdet.MultiScaleCPVT'", "VisionTransformer'"), False),
+        (None, False),
+    ],
+)
+def test_a_training_of_ones_own_goes_on_with_its_architecture(
+    source, is_read, call, refused, data, tmp_path
+):
+    """No weight shows heads, epsilon and encodings; the config in the checkpoint does."""
+    pytest.importorskip('mmdet')
+    rope = dict(type='RoPE', temperature=50.0)
+    model = MultiScaleCPVT(arch=HEADS, position=[rope, PEG], norm_eps=1e-5)
+    weights = {f'backbone.{key}': value for key, value in randomise(model).state_dict().items()}
+    meta = {} if source is None else dict(cfg=source)
+    torch.save(dict(state_dict=weights, meta=meta), tmp_path / 'own.pth')
+    command = ['make_config', *data('detector'), '--weights', 'own.pth', '--out', 'config.py']
+    if is_read:
+        call(*command)
+        backbone = read_config(tmp_path / 'config.py').model.backbone
+        assert backbone.type == 'MultiScaleCPVT'
+        assert (backbone.arch, backbone.norm_eps) == (HEADS, 1e-5)
+        assert backbone.position == [rope, PEG]
+        assert backbone.out_indices == [1, 2, 3]
+    else:
+        assert 'its weights do not show position' in refused(*command)
+    assert not (tmp_path / 'written').exists()
+
+
 @pytest.fixture
 def backbone_of(monkeypatch):
     """Function that reads the backbone of a name, which must not open a connection."""
@@ -260,6 +311,8 @@ def test_patches_of_a_file_fit_the_strides(backbone_of, tmp_path):
 REFUSED = {
     'timm://resnet50.a1_in1k': 'no public weights of this name are known',
     'timm://deit_tiny_patch16_224.fb_in1K': 'no public weights of this name are known',
+    'timm://twins_pcpvt_smal.in1k': "did you mean 'timm://twins_pcpvt_small'",
+    'retinanet_pvt_smal-coco': "did you mean 'retinanet_pvt_small-coco'",
     'https://example.com/best.pth': 'nothing is downloaded here',
     'user/repository': "there is no file or folder 'user/repository'",
     'resnet.pth': 'the checkpoint is none of those recognised',
@@ -284,7 +337,10 @@ def test_other_weights_are_refused_before_the_data_are_read(refused, data, tmp_p
     torch.save(bad.state_dict(), 'nan.pth')
     line = refused('make_config', *arguments, '--weights', name, '--out', 'config.py')
     assert line.startswith('error: --weights: ') and name in line and REFUSED[name] in line
-    assert name == 'user/repository' or 'accepted are names of docs/weights.md' in line
+    assert (
+        name in ('user/repository', 'retinanet_pvt_smal-coco')
+        or 'accepted are names of docs/weights.md' in line
+    )
     assert not (tmp_path / 'config.py').exists()
 
 

@@ -130,6 +130,17 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     return content
 
 
+def stored_source(path: str | PathLike[str]) -> str:
+    """The config that mmengine stored in a checkpoint, as text; ``''`` without one.
+
+    It is to be parsed as data, and never run: the file may be of someone else.
+    """
+    content = _read(locate_checkpoint(path))
+    meta = content.get('meta')
+    source = meta.get('cfg') if isinstance(meta, dict) else None
+    return source if isinstance(source, str) else ''
+
+
 # -- files
 
 

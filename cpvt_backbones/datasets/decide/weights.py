@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cpvt_backbones.backbones.archs import ARCHS, resolve_size
@@ -18,7 +19,9 @@ from cpvt_backbones.checkpoints import (
     public_backbone,
     read_checkpoint,
     recognise_backbone,
+    similar_timm_names,
     stored_config,
+    trained_backbone,
 )
 from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.errors import InputError
@@ -101,7 +104,7 @@ def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pr
             described, assumed = _of_file(weights, content)
         arguments = _arguments(task, described, in_channels)
         channels = _check(arguments, weights, content)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         fault = f'{weights!r} cannot be used ({str(error).rstrip(".")})'
         raise InputError(f'--weights: {fault}; accepted are {ACCEPTED}') from error
     arguments['init_cfg'] = weights
@@ -121,7 +124,10 @@ def _by_name(weights: str) -> dict[str, Any]:
     described = public_backbone(weights)
     scheme, _, name = weights.partition('://')
     if described is None or (scheme == 'timm' and not _is_in_timm(name)):
-        raise InputError('no public weights of this name are known, and nothing is downloaded here')
+        advice = similar_timm_names(name) if scheme == 'timm' else ''
+        raise InputError(
+            f'no public weights of this name are known, and nothing is downloaded here{advice}'
+        )
     return described
 
 
@@ -144,6 +150,11 @@ def _of_file(weights: str, content: Mapping[str, Any]) -> tuple[dict[str, Any], 
     described = named_backbone(weights, config)
     if described is not None:
         return described, ''
+    if not config and Path(weights).is_file():
+        trained = trained_backbone(weights)
+        kind = str(trained['type']).rpartition('.')[2] if trained else ''
+        if trained and kind in (*COLUMNS, 'PyramidCPVT'):  # mmpretrain's, for one, is another
+            return dict(trained, type=kind), ''
     read, _ = recognise_backbone(content, config)
     if read.unclear:
         missing = '; '.join(f'{key}: {text}' for key, text in read.unclear.items())
