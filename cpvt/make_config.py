@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # The numbers of paths that each form takes.
 PATHS = dict(coco=(2,), voc=(1,), yolo=(1,), instances=(1, 2), masks=(2,), folders=(1,))
+LEAST_SIDE = 32  # px
 # The forms that have an option.
 FORMS_OF = dict(
     val=('coco', 'instances'),
@@ -96,6 +97,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help='file or name of weights for the backbone, or none (default: shipped weights)',
     )
     parser.add_argument('--length', type=cli.positive, help='iterations (of a classifier: epochs)')
+    parser.add_argument(
+        '--side',
+        type=cli.positive,
+        metavar='PX',
+        help='longer side of the images in training, without tiles (default: by the data)',
+    )
     parser.add_argument('--out', type=Path, required=True, help='the config, FILE.py')
     parser.add_argument(
         '--strict', action='store_true', help='refuse data of which anything is skipped or altered'
@@ -116,12 +123,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse paths that are not there, and a config that would be replaced."""
+    """Refuse paths that are not there, a config that would be replaced, and wrong numbers."""
     if args.out.exists() and not args.overwrite:
         raise cli.UsageError(
             f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
             ' hand'
         )
+    if args.out.suffix != '.py':
+        raise cli.UsageError(f'--out: must be FILE.py, got {str(args.out)!r}')
+    if args.weights not in (None, 'none'):
+        cli.check_checkpoint(args.weights, '--weights')
+    if args.side is not None and args.side < LEAST_SIDE:
+        raise cli.UsageError(f'--side: must be at least {LEAST_SIDE} px, got {args.side}')
     named = args.data[0] in PATHS
     given = {'data': [Path(path) for path in args.data[named:]]}
     given |= {'--val': args.val or [], '--classes': [args.classes], '--add': [args.add]}
@@ -186,6 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         added=args.add,
         weights=args.weights,
         length=args.length,
+        side=args.side,
         decode=not args.no_decode,
         strict=args.strict,
         skip_damaged=args.skip_damaged,

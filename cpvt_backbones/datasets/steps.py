@@ -70,6 +70,7 @@ class Request:
         added: Output folder of a prediction, whose objects are trained on, too.
         weights: File or name of weights for the backbone, ``'none'``, or ``None`` for shipped ones.
         length: Iterations, of a classifier epochs; ``None`` for a length by the data.
+        side: Longer side of the images in training, px; ``None`` for one by the data.
         decode: Decode every image; else only headers are read.
         strict: Refuse data of which anything is skipped or altered.
         skip_damaged: Leave out images that cannot be read, with their labels.
@@ -85,6 +86,7 @@ class Request:
     added: Path | None = None
     weights: str | None = None
     length: int | None = None
+    side: int | None = None
     decode: bool = True
     strict: bool = False
     skip_damaged: bool = False
@@ -214,10 +216,10 @@ def _decide_and_write(
     folder = request.folder
     suffix = '.npy' if value_range else '.jpg'
     if request.task == 'classifier':
-        settings = class_settings(parts)
+        settings = class_settings(parts, side=request.side)
         return settings, write_labels(settings, folder)
     if labels.masks is None or labels.values is None:
-        settings = object_settings(request.task, parts, suffix=suffix)
+        settings = object_settings(request.task, parts, suffix=suffix, side=request.side)
         return settings, write_objects(settings, folder, value_range=value_range)
     target = folder / MAPS
     missing = write_class_maps(labels.masks, labels.values, parts, target, value_range=value_range)
@@ -234,5 +236,5 @@ def _decide_and_write(
         missing=missing,
         placed=first is not None and first.is_placed,
     )
-    settings = map_settings(parts, maps, suffix=suffix)
+    settings = map_settings(parts, maps, suffix=suffix, side=request.side)
     return settings, write_map_lists(settings, folder, value_range=value_range)

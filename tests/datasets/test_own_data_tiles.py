@@ -126,6 +126,10 @@ def test_classes_that_are_thick_enough_are_not(write, made, tmp_path):
     assert 'scale of training: 480 x 224 px, 32% of the images' in printed
     assert '--tile-size' not in printed and not (tmp_path / 'mine/tiles').exists()
     assert read_config('mine.py').scale == (480, 224)
+    made(options=['--side', '90', '--overwrite'])  # lines of 1.2 px
+    cfg = read_config('mine.py')
+    assert cfg.scale == (90, 42) and cfg.train_dataloader.dataset.pipeline[3].crop_size == (28, 60)
+    assert not (tmp_path / 'mine/tiles').exists()
 
 
 def test_small_and_large_images(write, made, tmp_path):
@@ -212,6 +216,12 @@ def test_small_objects_of_few_large_images(made, tmp_path, monkeypatch):
     printed = made('coco', 'all.json', 'images')
     assert 'smallest objects, dot: side of 20 px in the images, 4 px if shrunk to 320 px' in printed
     assert '--scale native --tile-size 640' in printed
+    printed = made('coco', 'all.json', 'images', options=['--side', '450', '--overwrite'])
+    assert 'tile' not in printed and 'objects shrunk' not in printed
+    cfg = read_config('mine.py')
+    assert cfg.scale == (450, 300)  # 1.5 times the median image
+    anchors = cfg.model.bbox_head.anchor_generator
+    assert anchors.octave_base_scale == pytest.approx(1.5 * 20 / 8)
 
 
 # -- how thin a class is

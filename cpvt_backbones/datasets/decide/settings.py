@@ -129,25 +129,30 @@ def _parts_of(tiles: Sequence[Tiles]) -> list[Part]:
     return [Part(one.coco, one.part.root, one.part.source) for one in tiles]
 
 
-def object_settings(task: str, parts: Sequence[Part], *, suffix: str = '.jpg') -> Settings:
+def object_settings(
+    task: str, parts: Sequence[Part], *, suffix: str = '.jpg', side: int | None = None
+) -> Settings:
     """Settings of a detector or instance segmentor.
 
     The class of the smallest objects gets ``OBJECT`` px, the longer side of the image ``SIDES``.
     Smaller images are enlarged. Where objects would be smaller than ``TOO_SMALL`` px, and are
-    larger in the images, these are cut into tiles, files with ``suffix``.
+    larger in the images, these are cut into tiles, files with ``suffix``. A longer ``side`` that is
+    given, px, is taken as it is, without tiles.
     """
     about = describe(parts[0])
     size = median_size(parts[0])
     small, label = smallest_class(parts[0].coco)
     longest = float(size.max())
     factor = min(max(min(1.0, OBJECT / small), SIDES[0] / longest), SIDES[1] / longest)
+    if side:
+        factor = side / longest
     scale = scaled(size, factor)
     seen, _ = smallest_class(parts[0].coco, scale)
     names = {category['id']: category['name'] for category in parts[0].coco['categories']}
     remark = f'smallest objects, {names[label]}: side of {small:.0f} px in the images'
     infer = ''
     tiles: list[Tiles] = []
-    if seen < min(TOO_SMALL, SHRUNK * small):
+    if not side and seen < min(TOO_SMALL, SHRUNK * small):
         overlap = overlap_of(parts)
         tiles = [tile_objects(part, overlap=overlap, suffix=suffix) for part in parts]
         parts = _parts_of(tiles)
@@ -256,18 +261,23 @@ class ClassMaps:
     placed: bool = False
 
 
-def map_settings(parts: Sequence[Part], maps: ClassMaps, *, suffix: str = '.jpg') -> Settings:
+def map_settings(
+    parts: Sequence[Part], maps: ClassMaps, *, suffix: str = '.jpg', side: int | None = None
+) -> Settings:
     """Settings of a segmentor.
 
     The longer side of an image has ``SIDES[0]`` to ``CLASS_MAP_SIDE`` px; images with a place on
     the ground are not enlarged. Where the thinnest class would be thinner than ``TOO_THIN`` px, and
     is less thin in the images, these are cut into tiles, files with ``suffix``. So are larger
-    images that have a place on the ground: all are seen at their own scale.
+    images that have a place on the ground: all are seen at their own scale. ``side`` as for
+    :func:`object_settings`.
     """
     about = describe(parts[0])
     size = median_size(parts[0])
     least = 0.0 if maps.placed else SIDES[0]
     factor = float(np.clip(1.0, least / size.max(), CLASS_MAP_SIDE / size.max()))
+    if side:
+        factor = float(side / size.max())
     scale = scaled(size, factor)
     crop = scale[1] * 2 // 3, scale[0] * 2 // 3
     fields: dict[str, Any] = dict(whole=True, scale=scale, crop=crop)
@@ -275,14 +285,14 @@ def map_settings(parts: Sequence[Part], maps: ClassMaps, *, suffix: str = '.jpg'
     remarks += enlarged(factor)
     infer = options_of_tiles(max(scale), max(scale) // 4) if maps.placed else ''
     why = ''
-    if maps.placed and _largest_side(parts) > CLASS_MAP_SIDE:
+    if not side and maps.placed and _largest_side(parts) > CLASS_MAP_SIDE:
         why = f'georeferenced images of more than {CLASS_MAP_SIDE} px'
     images = parts[0].coco['images']
     thin = thinnest_of(maps.counts, [factor_of(image, scale) for image in images])
     if thin is not None:
         widths = f'thinnest class, {maps.classes[thin.label]}: {thin.own:.1f} px in the images'
         widths += f', {thin.seen:.1f} px'
-        if thin.seen < min(TOO_THIN, SHRUNK * thin.own):
+        if not side and thin.seen < min(TOO_THIN, SHRUNK * thin.own):
             why = f'{widths} if shrunk to {max(scale)} px'
         remarks.append(f'{widths} in training (images of {max(scale)} px)')
     tiles: list[Tiles] = []
@@ -317,9 +327,11 @@ def _tiles_for_crops(parts: Sequence[Part], maps: ClassMaps, suffix: str) -> lis
     ]
 
 
-def class_settings(parts: Sequence[Part]) -> Settings:
-    """Settings of a classifier."""
-    side = max((side for side in CROPS if side <= median_size(parts[0]).min()), default=CROPS[0])
+def class_settings(parts: Sequence[Part], *, side: int | None = None) -> Settings:
+    """Settings of a classifier, which is trained at ``side``, px, if it is given."""
+    if not side:
+        smallest = median_size(parts[0]).min()
+        side = max((one for one in CROPS if one <= smallest), default=CROPS[0])
     count = len(parts[0].coco['images'])
     fields: dict[str, Any] = dict(
         scale=side,
