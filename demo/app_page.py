@@ -126,6 +126,15 @@ class Page:
         found = views.keep_scores(views.predict(model, file, 'config'), START_SCORE)
         self.view = gr.State(PREDICTION)
         with gr.Tabs(selected=PREDICTION) as self.tabs:
+            with gr.Tab(PREDICTION, id=PREDICTION):
+                gr.Markdown(ABOUT_PREDICTION)
+                self.prediction = gr.HTML(to_html([views.draw(model, file, found)]))
+                self.table = gr.Markdown(views.to_table(model, found))
+                label = f'{SIDE}; 0: the test scale'
+                self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
+            with gr.Tab(SIZES, id=SIZES):
+                gr.Markdown(ABOUT_SIZES)
+                self.sizes = gr.HTML()
             with gr.Tab(FEATURES, id=FEATURES), gr.Row():
                 with gr.Column(min_width=300):
                     gr.Markdown(ABOUT_FEATURES)
@@ -142,15 +151,6 @@ class Page:
                     self.caption = gr.Markdown()
                     for label, value in zip(PERCENT, START[1:], strict=True):
                         self.sliders.append(gr.Slider(0, 100, value, step=1, label=label))
-            with gr.Tab(PREDICTION, id=PREDICTION):
-                gr.Markdown(ABOUT_PREDICTION)
-                self.prediction = gr.HTML(to_html([views.draw(model, file, found)]))
-                self.table = gr.Markdown(views.to_table(model, found))
-                label = f'{SIDE}; 0: the test scale'
-                self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
-            with gr.Tab(SIZES, id=SIZES):
-                gr.Markdown(ABOUT_SIZES)
-                self.sizes = gr.HTML()
         lowest = views.LOWEST_SCORE
         visible = model.predictor.task == 'detection'
         label = 'Lowest score'

@@ -184,8 +184,10 @@ def draw(model: Model, file: str, found: Prediction) -> Captioned:
     elif model.predictor.sizes is not None and truth is not None:
         # Of another image it is not known: its objects may be of any size.
         texts.append('good size')
-    elif truth is None and example is not None:
+    if truth is None and example is not None:
         texts.append('the model is not for such images')
+    elif truth is None and model.checkpoint in shipped_weights():
+        texts.append('your own image: see what the model is for')
     shown = fit(seen, SHOWN)[..., ::-1].copy()
     picture = draw_prediction(shown, found, model.predictor, rgb.shape[1::-1])
     return Image.fromarray(picture), ' | '.join(texts)

@@ -181,9 +181,9 @@ def call(app, number, *data):
 
 def ask_result(app, place=None, value=None):
     """The answer to a request for a result, with another value at one place."""
-    # Image, model, a state, which the server keeps; side, layer and point; side; score.
+    # Image, model, a state, which the server keeps; side; side, layer and point; score.
     image = dict(app.page.image.value, meta=dict(_type='gradio.FileData'))
-    data = [image, CLASSIFIER, None, 64, 0, 50, 50, 0, 0.5]
+    data = [image, CLASSIFIER, None, 0, 64, 0, 50, 50, 0.5]
     if place is not None:
         data[place] = value
     number = next(i for i, fn in app.page.blocks.fns.items() if fn.name == 'run')
@@ -192,7 +192,7 @@ def ask_result(app, place=None, value=None):
 
 def test_numbers_and_names_of_requests_are_bounded(app):
     assert ask_result(app)['success']
-    wrong = {1: '../../etc/passwd', 3: 12000, 4: 999, 6: 101, 7: 12000, 8: 2}
+    wrong = {1: '../../etc/passwd', 3: 12000, 4: 12000, 5: 999, 7: 101, 8: 2}
     for place, value in wrong.items():
         answer = ask_result(app, place, value)
         assert not answer['success'], (place, answer)
