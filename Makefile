@@ -72,7 +72,7 @@ $(PEERS)/.ready: $(READY)
 test-peers: $(PEERS)/.ready  ## run the tests of packages that are not in .venv: transformers, smp, peft, Lightning, ...
 	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -q -m "not slow" tests/test_bridges.py tests/checkpoints/test_transformers.py $(ARGS)
 
-parity: $(PEERS)/.ready  ## measure the differences from timm, transformers, mm packages (two hours); writes docs/weights_reference.md, configs/published/README.md
+parity: $(PEERS)/.ready  ## measure the differences from timm, transformers, mm packages (two hours); writes docs/weights_parity.csv, configs/published/README.md
 	$(BIN)/python tests/checkpoints/parity.py timm mmpretrain mmseg mmdet
 	PYTHONPATH=$(PEERS) $(BIN)/python tests/checkpoints/parity.py open_clip transformers
 	$(BIN)/python tests/checkpoints/published.py

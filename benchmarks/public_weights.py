@@ -1,4 +1,4 @@
-"""Lists of published models and of public weights of backbones, for docs/weights.md.
+"""Weights that load by name: the table of docs/weights.md, and docs/weights.csv with all details.
 
 python benchmarks/public_weights.py --docs docs/weights.md
 """
@@ -25,26 +25,56 @@ from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.weights import published_weights
 
+ROOT = Path(__file__).resolve().parents[1]
 PVT = 'https://github.com/whai362/PVT/releases/download/v2/pvt_{}.pth'
-FAMILIES = {  # part of a name; the first that is found decides
-    'twins_|/pvt_': 'Twins and PVT',
-    'deit': 'DeiT and DeiT III',
-    'dinov3': 'DINOv3 and EUPE',
-    r'dinov2|\.dino$': 'DINO and DINOv2',
-    'clip': 'CLIP',
-    'siglip': 'SigLIP',
+# Family by what the names of public weights have in common. The first that matches.
+FAMILIES = {
     'samvit': 'SAM',
-    'radio|tipsv2': 'RADIO and TIPSv2',
+    'siglip': 'SigLIP',
     'vit_pe_': 'Perception Encoder',
     'eva02': 'EVA-02',
-    'rope': 'RoPE-ViT',
-    'vit_': 'ViT, MAE and others',
+    'twins[-_]pcpvt': 'Twins-PCPVT',
+    'twins[-_]svt': 'Twins-SVT',
+    'pvt_': 'PVT',
+    'deit.*distilled': 'DeiT, distilled',
+    'deit3': 'DeiT-III',
+    'deit': 'DeiT',
+    'dinov2': 'DINOv2',
+    'dinov3': 'DINOv3',
+    'rope_mixed': 'RoPE-ViT, mixed',
+    'rope': 'RoPE-ViT, axial',
+    'clip': 'CLIP',
+    'radio|tipsv2': 'RADIO and TIPSv2',
+    r'vit[_-](tiny|small|base|large)[_-]p(atch)?\d+_\d+$': 'ViT',
 }
+TASKS = dict(detection='detector', segmentation='segmentor', classification='classifier')
 PUBLISHED = Path(__file__).with_name('public_accuracy.csv')  # as the source prints it, in %
+# Differences from other packages, measured by tests/checkpoints: of backbones, of whole models.
+PARITY = ROOT / 'docs' / 'weights_parity.csv'
+MODELS_PAGE = ROOT / 'configs' / 'published' / 'README.md'
+COLUMNS = (
+    'name',
+    'family',
+    'parameters',
+    'differs',
+    'score',
+    'source',
+    'licence',
+    'gmacs',
+    'model',
+)
 
 
-def rows() -> Iterator[tuple[str, ...]]:
-    """Name, parameters, published accuracy, its source, licence, model."""
+def family_of(name: str) -> str:
+    """Family of a name of public weights."""
+    for pattern, family in FAMILIES.items():
+        if re.search(pattern, name):
+            return family
+    raise InputError(f'name: {name!r} belongs to no family of FAMILIES')
+
+
+def backbones() -> Iterator[dict[str, str]]:
+    """Public weights of backbones, of timm and of PVT's authors."""
     from timm import list_models
     from timm.models import get_pretrained_cfg
 
@@ -55,71 +85,89 @@ def rows() -> Iterator[tuple[str, ...]]:
         if public_backbone(f'timm://{name}')
     ]
     names += [(PVT.format(size), f'pvt_{size}') for size in ('tiny', 'small', 'medium', 'large')]
+    differences = differences_of_backbones()
     for address, name in names:
         built: Any = public_backbone(address)
         with torch.device('meta'):
             parameters = sum(p.numel() for p in MODELS.build(dict(built)).parameters())
-        licence = get_pretrained_cfg(name).license if address.startswith('timm') else 'apache-2.0'
-        accepted = inspect.signature(MODELS.get(built['type'])).parameters
-        changed = (
-            key
-            for key in built
-            if key == 'arch' or key != 'type' and accepted[key].default != built[key]
-        )
-        arguments = ', '.join(f'{key}={built[key]!r}' for key in changed)
+        from_timm = address.startswith('timm')
+        licence = get_pretrained_cfg(name).license if from_timm else 'apache-2.0'
+        family = family_of(name.split('.')[0])
+        peer = ('timm', family) if from_timm else ('mmdet', f"{family}, with its authors' names")
         found = published.pop(name, dict(top1='', how='', source=''))
-        yield (
-            f'`{address}`',
-            f'{parameters / 1e6:.1f}',
-            f'{found["top1"]} {found["how"]}'.strip(),
-            found['source'],
-            licence or 'unknown',
-            f'`{built["type"]}({arguments})`',
+        yield dict(
+            name=address,
+            family=family,
+            parameters=f'{parameters / 1e6:.1f}',
+            differs=differences[peer],
+            score=f'top-1 {found["top1"]} {found["how"]}'.strip() if found['top1'] else '',
+            source=found['source'],
+            licence=licence or 'unknown',
+            model=call_of(built),
         )
     if published:
         raise InputError(f'{PUBLISHED}: no model of this timm is named {", ".join(published)}')
 
 
-def family_of(address: str) -> str:
-    for part, family in FAMILIES.items():
-        if re.search(part, address):
-            return family
-    raise InputError(f'FAMILIES: no part is in {address!r}')
-
-
-def listing(found: Iterable[tuple[str, ...]]) -> str:
-    """A table for each family, closed, with the number of its rows."""
-    header = ('checkpoint', 'parameters (M)', 'top-1 (%)', 'source', 'licence', 'model')
-    tables: dict[str, list[tuple[str, ...]]] = {family: [] for family in FAMILIES.values()}
-    for row in found:
-        tables[family_of(row[0].strip('`'))].append(row)
-    return '\n\n'.join(
-        folded(f'{family}: {len(found)} names', header, found) for family, found in tables.items()
+def call_of(built: dict[str, Any]) -> str:
+    """The call that builds a backbone, without arguments that are the default."""
+    accepted = inspect.signature(MODELS.get(built['type'])).parameters
+    changed = (
+        key
+        for key in built
+        if key == 'arch' or key != 'type' and accepted[key].default != built[key]
     )
+    return f'{built["type"]}({", ".join(f"{key}={built[key]!r}" for key in changed)})'
 
 
-def whole_models() -> str:
-    """A table of published models for each data set, closed, with the number of its rows."""
-    header = ('name', 'model', 'published score', 'parameters (M)', 'GMACs', 'source', 'licence')
-    tables: dict[str, list[tuple[str, ...]]] = {}
+def whole_models() -> Iterator[dict[str, str]]:
+    """Detectors, segmentors and classifiers that others have published."""
+    differences = differences_of_models()
     for name, entry in published_weights().items():
-        scores = ', '.join(f'{metric} {value}' for metric, value in entry.scores.items())
-        gmacs = ''
-        if entry.gmacs is not None and entry.size is not None:
-            gmacs = f'{entry.gmacs:,.1f} at {entry.size[0]} x {entry.size[1]}'
-        millions = f'{entry.parameters / 1e6:.1f}'
-        row = (f'`{name}`', entry.about, scores, millions, gmacs, entry.source, entry.license)
-        tables.setdefault(f'{entry.dataset}, {entry.task}', []).append(row)
-    return '\n\n'.join(
-        folded(f'{title}: {len(r)} models', header, r) for title, r in tables.items()
-    )
+        size = f' at {entry.size[0]} x {entry.size[1]}' if entry.size else ''
+        yield dict(
+            name=name,
+            family=f'{entry.dataset} {TASKS[entry.task]}',
+            parameters=f'{entry.parameters / 1e6:.1f}',
+            differs=differences.get(Path(entry.config).stem, ''),
+            score=', '.join(f'{metric} {value}' for metric, value in entry.scores.items()),
+            source=entry.source,
+            licence=entry.license,
+            gmacs=f'{entry.gmacs:.1f}{size}' if entry.gmacs is not None else '',
+            model=entry.about,
+        )
 
 
-def folded(summary: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table below its summary, closed."""
-    lines = (header, ('---',) * len(header), *rows)
-    table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-    return f'<details markdown>\n<summary>{summary}</summary>\n\n{table}\n\n</details>'
+def differences_of_backbones() -> dict[tuple[str, str], str]:
+    """Largest difference at all sizes, by peer and family."""
+    found = {}
+    for row in csv.DictReader(PARITY.open(encoding='utf-8')):
+        cells = (row['native size'], row['4 x 7'], row['9 x 3 patches'])
+        numbers = [cell for cell in cells if cell != 'not taken']
+        found[row['peer'], row['models']] = max(numbers, key=float)
+    return found
+
+
+def differences_of_models() -> dict[str, str]:
+    """Difference at the test size, by name of the config."""
+    text = MODELS_PAGE.read_text(encoding='utf-8')
+    text = text.partition('<!-- parity: begin -->')[2].partition('<!-- parity: end -->')[0]
+    rows = [line.strip('| ').split(' | ') for line in text.splitlines() if line.startswith('|')]
+    return {row[0]: row[1] for row in rows[2:]}
+
+
+def table(rows: Iterable[dict[str, str]]) -> str:
+    """The rows in few words; the licence is left out where it is Apache-2.0."""
+    lines = [
+        '| name | family or task | parameters, M | differs by | published score, other licence |',
+        '| --- | --- | ---: | ---: | --- |',
+    ]
+    for row in rows:
+        licence = '' if row['licence'] == 'apache-2.0' else row['licence']
+        note = ', '.join(filter(None, (row['score'], licence)))
+        cells = (f'`{row["name"]}`', row['family'], row['parameters'], row['differs'], note)
+        lines.append(f'| {" | ".join(cells)} |')
+    return '\n'.join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -128,13 +176,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         '--docs',
         type=Path,
         required=True,
-        help='page with the two marks between which the list goes',
+        help='page with the two marks between which the table goes; a CSV file of its name gets'
+        ' the details',
     )
     page: Path = parser.parse_args(argv).docs
     if not page.is_file():
         raise FileNotFoundError(f"docs: there is no file '{page}'")
-    fill_marked(page, 'models', f'\n{whole_models()}\n')
-    fill_marked(page, 'weights', f'\n{listing(rows())}\n')
+    rows = [*whole_models(), *sorted(backbones(), key=lambda row: row['family'].lower())]
+    with page.with_suffix('.csv').open('w', encoding='utf-8', newline='') as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator='\n')
+        writer.writeheader()
+        writer.writerows(rows)
+    fill_marked(page, 'weights', f'\n{table(rows)}\n')
 
 
 if __name__ == '__main__':

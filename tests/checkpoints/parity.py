@@ -2,12 +2,13 @@
 
     python tests/checkpoints/parity.py [PEER ...]
 
-Writes the table of docs/weights_reference.md anew: the rows of the named peers, or of all that
-import. Rows of other peers are kept. `make parity` measures mmpretrain and transformers one after
+Writes docs/weights_parity.csv anew: the rows of the named peers, or of all that import. Rows of
+other peers are kept. `make parity` measures mmpretrain and transformers one after
 the other.
 """
 
 import argparse
+import csv
 import importlib
 import importlib.metadata
 import re
@@ -34,13 +35,14 @@ from peers import (  # noqa: E402
     pvtv2_authors_names,
 )
 
-from benchmarks import fill_marked, processor  # noqa: E402
+from benchmarks import processor  # noqa: E402
+from benchmarks.public_weights import PARITY, family_of  # noqa: E402
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict  # noqa: E402
 from cpvt_backbones.backbones.archs import PYRAMIDS  # noqa: E402
 from cpvt_backbones.checkpoints import SOURCES, public_backbone  # noqa: E402
 
-PAGE = ROOT / 'docs' / 'weights_reference.md'
 HEAD = ('recognised as', 'models', 'peer', 'number', 'native size', '4 x 7', '9 x 3 patches')
+HEAD += ('measured with',)
 DISTRIBUTIONS = {
     'timm': 'timm',
     'mmdet': 'onedl-mmdetection',
@@ -48,26 +50,6 @@ DISTRIBUTIONS = {
     'mmseg': 'onedl-mmsegmentation',
     'open_clip': 'open_clip_torch',
     'transformers': 'transformers',
-}
-# Names of public weights, by what the models of a row have in common. The first that matches.
-PUBLIC = {
-    'samvit': 'SAM',
-    'siglip': 'SigLIP',
-    'vit_pe_': 'Perception Encoder',
-    'eva02': 'EVA-02',
-    'twins[-_]pcpvt': 'Twins-PCPVT',
-    'twins[-_]svt': 'Twins-SVT',
-    'pvt_': 'PVT',
-    'deit.*distilled': 'DeiT, distilled',
-    'deit3': 'DeiT-III',
-    'deit': 'DeiT',
-    'dinov2': 'DINOv2',
-    'dinov3': 'DINOv3',
-    'rope_mixed': 'RoPE-ViT, mixed',
-    'rope': 'RoPE-ViT, axial',
-    'clip': 'CLIP',
-    'radio|tipsv2': 'RADIO and TIPSv2',
-    r'vit[_-](tiny|small|base|large)[_-]p(atch)?\d+_\d+$': 'ViT',
 }
 WIDTHS = dict(tiny=192, small=384, base=768)
 # Where mmseg and mmpretrain mask the padding of windows: it must be at both sides of each grid.
@@ -86,14 +68,6 @@ class Case(NamedTuple):
     native: int = 224  # px
     any_size: bool = True  # whether theirs takes other sizes
     sizes: tuple[tuple[int, int], ...] = ((4, 7), (9, 3))  # two more, in patches
-
-
-def family_of(name: str) -> str:
-    """Row of the table for a name of public weights."""
-    for pattern, family in PUBLIC.items():
-        if re.search(pattern, name):
-            return family
-    raise ValueError(f'name: {name!r} belongs to no row of PUBLIC')
 
 
 def randomise(model: nn.Module) -> nn.Module:
@@ -376,35 +350,19 @@ def worst(found: tuple[float | None, ...]) -> str:
     return f'{max(numbers):.1e}'.replace('e-0', 'e-') if max(numbers) else '0'
 
 
-def marked(page: Path) -> str:
-    """Part of a page between the marks of the table."""
-    text = page.read_text(encoding='utf-8')
-    return text.partition('<!-- parity: begin -->')[2].partition('<!-- parity: end -->')[0]
+def table_rows() -> list[list[str]]:
+    """Rows of the table that was measured."""
+    with PARITY.open(encoding='utf-8', newline='') as file:
+        return [*csv.reader(file)][1:]
 
 
-def table_rows(page: Path) -> list[list[str]]:
-    """Rows of the table that a page has."""
-    lines = [line for line in marked(page).splitlines() if line.startswith('|')]
-    return [line.strip('| ').split(' | ') for line in lines[2:]]
-
-
-def environments(page: Path) -> dict[str, str]:
-    """Versions and processor that each peer was measured with."""
-    return dict(re.findall(r'^- (\w+) (.*)$', marked(page), re.MULTILINE))
-
-
-def write(page: Path, peer: str, rows: list[list[str]], environment: str) -> None:
-    """Replace the rows of a peer, and the line of its versions."""
-    kept = [row for row in table_rows(page) if row[2] != peer]
+def write(peer: str, rows: list[list[str]]) -> None:
+    """Replace the rows of a peer."""
+    kept = [row for row in table_rows() if row[2] != peer]
     order = [family.name for family in SOURCES]
     table = sorted(kept + rows, key=lambda row: (order.index(row[0]), row[2]))
-    lines = [HEAD, ['---'] * 3 + ['---:'] * 4, *table]
-    measured = {**environments(page), peer: environment}
-    text = f'<details markdown>\n<summary>The differences: {len(table)} rows</summary>\n\n'
-    text += '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-    text += '\n\n' + '\n'.join(f'- {name} {measured[name]}' for name in sorted(measured))
-    text += '\n\n</details>'
-    fill_marked(page, 'parity', f'\n{text}\n')
+    with PARITY.open('w', encoding='utf-8', newline='') as file:
+        csv.writer(file, lineterminator='\n').writerows([HEAD, *table])
 
 
 def main() -> None:
@@ -425,7 +383,7 @@ def main() -> None:
         rows = measure(peer)
         version = importlib.metadata.version(DISTRIBUTIONS[peer])
         environment = f'{version}, torch {torch.__version__}, fp32, {processor()}'
-        write(PAGE, peer, rows, environment)
+        write(peer, [[*row, environment] for row in rows])
 
 
 if __name__ == '__main__':
