@@ -27,10 +27,8 @@ sys.path.extend(
 
 import before_after
 import cards
-import digit_forms
 import hero
 import make_config
-from digit_scenes import write_scenes
 from example_images import SEGMENTOR, open_street
 
 from benchmarks import plots
@@ -280,30 +278,6 @@ def without_ground(whole: Image.Image, count: int, step: int, height: int) -> Im
     return row
 
 
-def sheet(form: str) -> Image.Image:
-    """The sheet of labels that tools/make_config.py writes, of three scenes with digits.
-
-    Args:
-        form: ``'coco'`` for boxes, ``'masks'`` for pixels of digits, ``'folders'`` for cut-out
-            digits.
-    """
-    with TemporaryDirectory() as folder:
-        data = write_scenes(root=folder, split='train', height=192, width=288, count=3)
-        config, forms = f'{folder}/model.py', Path(folder, 'forms')
-        arguments = [f'{data}/instances.json', f'{data}/images']
-        if form == 'masks':
-            names = Path(folder, 'classes.txt')
-            names.write_text('background\ndigit')
-            digit_forms.write_masks(data, forms)
-            arguments = [f'{data}/images', str(forms), '--classes', str(names)]
-        elif form == 'folders':
-            digit_forms.write_folders(digit_forms.read_scenes(data), forms, ['3', '5', '8'])
-            arguments = [str(forms)]
-        make_config.main([form, *arguments, '--out', config])
-        whole = Image.open(f'{folder}/model/sheet.jpg')
-        return without_ground(whole, *((4, 380, 480) if form == 'folders' else (3, 488, 320)))
-
-
 def versions(*names: str) -> str:
     """Names and hashes of shipped weights, which the test of the pictures compares."""
     return ' '.join(f'{name} {shipped_weights()[name].sha256}' for name in names)
@@ -350,8 +324,6 @@ if __name__ == '__main__':
         for form, dpi in (('', 165), ('_narrow', 200)):
             picture, name = before_after.draw(theme, narrow=bool(form)), f'cells{form}{ending}'
             save(picture, name, dpi, before_after.DETECTOR, before_after.version())
-    sheets = dict(sheet=sheet('coco'), sheet_two=sheet('masks'), sheet_folders=sheet('folders'))
-    sheets |= dict(sheet_cells=cell_sheet(3), sheet_cells_narrow=cell_sheet(2))
-    for name, image in sheets.items():
-        image.save(FOLDER / f'{name}.webp', quality=82, method=6)
+    for name, count in (('sheet_cells', 3), ('sheet_cells_narrow', 2)):
+        cell_sheet(count).save(FOLDER / f'{name}.webp', quality=82, method=6)
     vis().save(FOLDER / 'vis.jpg', quality=82, comment=versions(SEGMENTOR))
