@@ -24,7 +24,7 @@ from cpvt.__main__ import COMMANDS
 from cpvt_backbones.version import __version__
 
 ROOT = Path(__file__).parents[2]
-PAGES = ('README.md', 'C*.md', 'docs/*.md', 'docs/api/*.md', 'docs/tutorials/*.md')
+PAGES = ('README.md', 'C*.md', 'docs/*.md', 'docs/api/*.md')
 # Pages that others link to, and the navigation does not have.
 UNLISTED = (
     'docs/evidence/*.md',

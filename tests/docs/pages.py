@@ -13,20 +13,32 @@ SMALL = [
 ]
 
 
-def blocks(page):
-    """Language and text of each fenced block of a page, by its path in the repository."""
+def blocks(page, part=''):
+    """Language and text of each fenced block of a page, by its path in the repository.
+
+    ``part`` is the text of a heading, or the title of a tab.
+    """
     text = (ROOT / page).read_text(encoding='utf-8')
+    if part:
+        heading = re.escape(part)
+        (text,) = re.findall(
+            rf'^###? {heading}\n(.*?)(?=^###? |\Z)|^/// tab \| {heading}\n(.*?)^///$',
+            text,
+            re.M | re.S,
+        )
+        text = ''.join(text)
     return re.findall(r'^```(\w+)\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
 
 
-def run_page(page, call, shorter, capsys=None):
+def run_page(page, call, shorter, capsys=None, parts=('',)):
     """Run the Python blocks in one namespace and the commands, which are all Python's.
 
+    ``parts`` are headings and titles of tabs; without them, the whole page is run.
     ``shorter`` replaces texts of the blocks, as the length of a training; each must occur. With
     ``capsys``, blocks of text are compared with what the block before them printed; otherwise
     they are left out.
     """
-    code = blocks(page)
+    code = [block for part in parts for block in blocks(page, part)]
     for old in shorter:
         assert any(old in text for _, text in code), old
     namespace = {}

@@ -48,6 +48,21 @@ def test_config_builds(toolbox, tmp_path):
     assert pegs_and_others(model, cfg)[0] == {0}
 
 
+def test_recipe_with_own_classes(tmp_path):
+    pytest.importorskip('mmdet')
+    (block,) = (text for text in CODE if text.startswith('# three_classes.py'))
+    (tmp_path / 'mine.py').write_text(block)
+    cfg = read_config(tmp_path / 'mine.py')
+    assert cfg.model.bbox_head.num_classes == 3
+    assert cfg.model.backbone.init_cfg.checkpoint == 'timm://twins_pcpvt_small.in1k'
+    for part in ('train', 'val'):
+        dataset = cfg[f'{part}_dataloader'].dataset
+        assert dataset.metainfo.classes == ('car', 'person', 'tree')
+        assert dataset.data_root + dataset.ann_file == f'data/mine/{part}.json'
+        assert dataset.data_prefix.img == f'{part}/'
+    assert cfg.test_evaluator.ann_file == cfg.val_evaluator.ann_file == 'data/mine/val.json'
+
+
 @pytest.mark.full
 @pytest.mark.parametrize('name', ['faster-rcnn', 'mask-rcnn'])
 def test_two_stage_config_builds(name, tmp_path):

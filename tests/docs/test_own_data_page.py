@@ -1,0 +1,200 @@
+"""docs/own_data.md: the commands of its tabs, on small data in each form."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pages import run_page
+from PIL import Image
+
+from cpvt_backbones.toolboxes import read_config
+
+pytestmark = pytest.mark.full
+
+PAGE = 'docs/own_data.md'
+STEPS = '2. Train, measure, predict'
+# A short training that fetches nothing.
+SHORT = {'--weights timm://twins_pcpvt_small.in1k': '--length 2'}
+SCENES = Path('data/digits/train_128x128')
+HELD_OUT = Path('data/digits/heldout_128x128')
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def digits(call):
+    """Generated scenes in COCO's form, to train on and to predict."""
+    sizes = ['--train', '128x128:12', '--heldout', '128x128:4']
+    call('../demo/digit_scenes', '--root', 'data/digits', *sizes)
+    shutil.copytree(HELD_OUT / 'images', 'photos')
+
+
+def predictions(folder='out/model'):
+    return json.loads(Path(folder, 'predictions.json').read_text())
+
+
+def write_coco():
+    """The scenes as the page names their files."""
+    for scenes, labels, images in (
+        (SCENES, 'train.json', 'images'),
+        (HELD_OUT, 'val.json', 'val_images'),
+    ):
+        shutil.copytree(scenes / 'images', f'my_data/{images}')
+        shutil.copy(scenes / 'instances.json', f'my_data/{labels}')
+
+
+def write_yolo():
+    """The scenes in YOLO's form: centres and sides of boxes, as shares of the image."""
+    coco = json.loads((SCENES / 'instances.json').read_text())
+    shutil.copytree(SCENES / 'images', 'my_data/images/train')
+    labels = Path('my_data/labels/train')
+    labels.mkdir(parents=True)
+    names = {one['id']: one['name'] for one in coco['categories']}
+    order = list(names)
+    for image in coco['images']:
+        lines = []
+        for one in coco['annotations']:
+            if one['image_id'] == image['id']:
+                x, y, width, height = one['bbox']
+                box = (x + width / 2, y + height / 2, width, height)
+                shares = [side / 128 for side in box]
+                lines.append(' '.join(map(str, [order.index(one['category_id']), *shares])))
+        (labels / Path(image['file_name']).with_suffix('.txt')).write_text('\n'.join(lines))
+    listed = [f"'{name}'" for name in names.values()]
+    Path('my_data/data.yaml').write_text(f'train: images/train\nnames: [{", ".join(listed)}]\n')
+
+
+def boxes(*files):
+    contents = [json.loads(Path(file).read_text()) for file in files]
+    found = [one['bbox'] for content in contents for one in content['annotations']]
+    return np.array(sorted(found))
+
+
+@pytest.mark.parametrize(
+    'form', ['COCO', *(pytest.param(one, marks=pytest.mark.slow) for one in ('Pascal VOC', 'YOLO'))]
+)
+def test_detector(form, call, digits):
+    pytest.importorskip('mmdet')
+    if form == 'COCO':
+        write_coco()
+    elif form == 'YOLO':
+        write_yolo()
+    else:
+        call('../demo/digit_forms', 'voc', SCENES, 'my_data')
+    run_page(PAGE, call, SHORT, parts=[form, STEPS])
+    if form != 'COCO':  # it is trained on as it is
+        converted = boxes('mine/model/train.json', 'mine/model/val.json')
+        np.testing.assert_allclose(converted, boxes(SCENES / 'instances.json'), atol=1e-3)
+    assert len([*Path('out/model/vis').iterdir()]) == 4
+    assert predictions() is not None
+
+
+def test_labels_of_a_model(call, digits):
+    pytest.importorskip('mmdet')
+    write_coco()
+    shutil.copytree('my_data/val_images', 'more_images')
+    few = {
+        f'--out mine/{name}.py': f'--out mine/{name}.py --length 2' for name in ('first', 'second')
+    }
+    # After two iterations, scores are below the least that the model reports.
+    few['--score-thr 0.5'] = '--score-thr 0 --cfg-options model.test_cfg.score_thr=0.0'
+    run_page(PAGE, call, few, parts=['Can my model label further images?'])
+    count = {}
+    for name in ('first', 'second'):
+        train = json.loads(Path(f'mine/{name}/train.json').read_text())
+        count[name] = len(train['images']), len(train['annotations'])
+    found = predictions('labels')
+    assert count['second'][0] == count['first'][0] + 4
+    assert count['first'][1] < count['second'][1] <= count['first'][1] + len(found)
+
+
+def test_segmentor(call, digits):
+    pytest.importorskip('mmseg')
+    shutil.copytree(SCENES / 'images', 'my_data/images')
+    call('../demo/digit_forms', 'masks', SCENES, 'my_data/masks')
+    Path('classes.txt').write_text('background\ndigit\n')
+    run_page(PAGE, call, SHORT, parts=['Masks', STEPS])
+    assert len(predictions()) == 4
+    masks = [np.asarray(Image.open(file)) for file in Path('my_data/masks').iterdir()]
+    assert len(masks) == 12 and {*np.unique(masks)} == {0, 255}
+    assert list(read_config('mine/model.py').classes) == ['background', 'digit']
+
+
+def write_scene(path, classes, layout, *, missing):
+    """Write a scene of 12 bits whose bands depend on the class, without data in ``missing``."""
+    rasterio = pytest.importorskip('rasterio')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    height, width = classes.shape
+    rng = np.random.default_rng(list(path.name.encode()))
+    levels = np.array([[300, 700, 1500], [400, 1100, 1900], [350, 900, 2600], [120, 3000, 3500]])
+    pixels = levels[:, classes] + rng.integers(-90, 90, (4, height, width))
+    pixels[:, missing] = 0
+    place = dict(crs='EPSG:32633', transform=rasterio.Affine(10, 0, 499980, 0, -10, 4650000))
+    size = dict(count=4, height=height, width=width, dtype='uint16', nodata=0)
+    with rasterio.open(path, 'w', driver='GTiff', **size, **place, **layout) as file:
+        file.write(pixels.astype(np.uint16))
+    return dict(driver='GTiff', height=height, width=width, count=1, **place)
+
+
+def test_satellite(call, tmp_path):
+    """The map has the place and size of the scene, and no class where that has no data."""
+    rasterio = pytest.importorskip('rasterio')
+    pytest.importorskip('mmseg')
+    tiled = dict(tiled=True, blockxsize=32, blockysize=32)
+    layouts = [{}, dict(BIGTIFF='YES'), dict(tiled, compress='lzw'), dict(interleave='band')]
+    rng = np.random.default_rng(0)
+    for i in range(10):
+        classes = rng.integers(0, 3, (6, 6)).repeat(16, 0).repeat(16, 1)
+        missing = np.zeros(classes.shape, bool)
+        missing[:, : 16 * (i == 2)] = True
+        name = f'forêt {i}.tif'
+        path = tmp_path / f'my_data/scenes/{name}'
+        place = write_scene(path, classes, layouts[i % 4], missing=missing)
+        classes[-8:] = 255
+        (tmp_path / 'my_data/masks').mkdir(exist_ok=True)
+        place |= dict(dtype='float32' if i % 2 else 'uint8', nodata=255)
+        with rasterio.open(tmp_path / f'my_data/masks/{name}', 'w', **place) as file:
+            file.write(classes, 1)
+    classes = rng.integers(0, 3, (10, 13)).repeat(20, 0).repeat(20, 1)
+    missing = np.add(*np.indices(classes.shape)) < 150
+    large = tmp_path / 'my_data/large/region.tif'
+    write_scene(large, classes, dict(tiled, compress='deflate'), missing=missing)
+    Path('classes.txt').write_text('water\nforest\nfield\n')
+    tiles = {'--tile-size 480 --overlap 120': '--tile-size 96 --overlap 24'}
+    tiles['--max-pixels 230400'] = '--max-pixels 9216 --read-limit 10000'
+    run_page(PAGE, call, SHORT | tiles, parts=['Satellite'])
+    # Small scenes keep their scale, because a large one is seen at its own.
+    assert read_config('mine/model.py').scale == (96, 96)
+    with rasterio.open(tmp_path / 'out/model/pred/region.tif') as file:
+        found = file.read(1)
+        assert file.shape == (200, 260) and file.crs.to_epsg() == 32633
+        assert file.transform.c == 499980
+    np.testing.assert_array_equal(found == 255, missing)
+    assert found[~missing].max() < 3
+    # A scene of one pixel, read as a whole.
+    dot = tmp_path / 'dot.tif'
+    write_scene(dot, np.zeros((1, 1), int), {}, missing=np.zeros((1, 1), bool))
+    model = ['mine/model.py', 'work_dirs/model/iter_2.pth']
+    call('infer', *model, dot, '--scale', 'native', '--out-dir', 'one')
+    with rasterio.open(tmp_path / 'one/pred/dot.tif') as file:
+        assert file.shape == (1, 1) and file.read(1).max() < 3
+
+
+@pytest.mark.slow
+def test_classifier(call, tmp_path):
+    pytest.importorskip('mmpretrain')
+    sizes = ['--train', '128x128:40', '--heldout', '128x128:20']
+    call('../demo/digit_scenes', '--root', 'data/digits', *sizes)
+    few = ['--classes', '3', '5', '8']
+    call('../demo/digit_forms', 'folders', SCENES, 'my_data', *few)
+    call('../demo/digit_forms', 'folders', HELD_OUT, 'new', *few)
+    Path('photos').mkdir()
+    for number, file in enumerate(sorted(Path('new').glob('*/*.png'))):
+        shutil.copy(file, f'photos/{number}.png')
+    run_page(PAGE, call, SHORT, parts=['Class folders', STEPS])
+    assert {one['class'] for one in predictions()} <= {'3', '5', '8'}
