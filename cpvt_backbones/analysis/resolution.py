@@ -175,7 +175,10 @@ def sweep(
             for name in list(metrics)
             if name.startswith(_OWN)
         }
-        metrics = {name: float(value) for name, value in metrics.items()}
+        # Not the scores of each class, which mmpretrain gives as a list.
+        metrics = {
+            name: float(value) for name, value in metrics.items() if not isinstance(value, list)
+        }
         rows.append(
             SweepRow(
                 model=model.name,

@@ -124,7 +124,7 @@ work_dir = '{work_dir}'
 classes = tuple(_base_.own_data.classes)
 scale = {scale}
 """
-ENDING = """{rates}test_evaluator = val_evaluator
+ENDING = """{rates}test_evaluator = {test_evaluator}
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline, **train_set))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline, **val_set))
 test_dataloader = val_dataloader
@@ -152,6 +152,11 @@ param_scheduler = [
 REMOVE_COLOUR = """colour = ('PhotoMetricDistortion', 'ColorJitter')  # of RGB only
 train_pipeline = [step for step in train_pipeline if step['type'] not in colour]
 """
+# Of a classifier, the share of each class that is right, too: the other toolboxes print a table.
+CLASS_SCORES = """[
+    dict(type='Accuracy', topk=(1,)),
+    dict(type='SingleLabelMetric', items=['recall'], average=None),
+]"""
 # Of weights of elsewhere: wider models learn at lower rates.
 COLUMN_RATES = """# The rate of the head; those of the backbone fall towards its first blocks.
 optim_wrapper = dict(
@@ -192,6 +197,7 @@ def write_config(
     write_recipe(task, folder / RECIPE)
     write_json(dict(own_data=own_data), folder / TEXTS, indent=2)
     names = dict(stem=folder.name, recipe=RECIPE, texts=TEXTS, work_dir=work_dir(file))
+    names['test_evaluator'] = CLASS_SCORES if task == 'classifier' else 'val_evaluator'
     if task == 'segmentor':
         names |= AT_SCALE if numbers['whole'] else AT_OWN_SIZE
         void = no_class_of(len(own_data['classes']))
