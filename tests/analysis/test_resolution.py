@@ -143,6 +143,7 @@ def test_rows_of_another_source_are_refused(change, candidate, tmp_path):
     assert table.read_bytes() == written
 
 
+@pytest.mark.full
 def test_command_line(trained, call, refused, tmp_path, capsys):
     path, checkpoint = trained('mmseg')
     out = tmp_path / 'out/sweep.csv'

@@ -19,6 +19,8 @@ from cpvt_backbones import CPVT, MultiScaleCPVT
 from cpvt_backbones.export import ExportedModel
 from cpvt_backbones.value_range import ValueRange
 
+pytestmark = pytest.mark.full
+
 
 def bands_of(image, count):
     """Bands made of the colours of an RGB image, each another one."""
@@ -82,7 +84,6 @@ def printed(capsys):
     return lambda: ' '.join(capsys.readouterr().out.split())
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     'form, toolbox, channels, pictures',
     [
@@ -143,7 +144,6 @@ def small_model(tmp_path, monkeypatch):
     return ['small.py', 'small.pth']
 
 
-@pytest.mark.full
 def test_an_exported_file_gets_the_pixels_that_the_model_gets(small_model, seen, call, monkeypatch):
     out = ['--device', 'cpu', '--no-vis', '--out-dir']
     call('infer', *small_model, 'images', *out, 'out')

@@ -21,6 +21,8 @@ from own_data_sets import (
 )
 from PIL import Image
 
+pytestmark = pytest.mark.full
+
 # -- YOLO
 # --------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from cpvt_backbones.toolboxes import read_config
 
 rasterio = pytest.importorskip('rasterio')
 pytest.importorskip('mmseg')
+pytestmark = pytest.mark.full
 SIZE = 48, 64  # height, width, px
 PLACE = dict(crs='EPSG:32633', transform=rasterio.Affine(10, 0, 500000, 0, -10, 5000000))
 OPTIONS = ['--bands', 4, 2, 1, '--range', 0, 4095, '--out', 'land.py']

@@ -17,6 +17,7 @@ def trained(tmp_path):
     return trained_classifier(tmp_path)
 
 
+@pytest.mark.full
 def test_verified_file_is_written(trained, tmp_path, call, capsys):
     def export(out, *words):
         call('export', *trained, '--format', 'torch_export', '--out', out, *words)

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from golden_cases import CASES, difference, summarise
 from record import read
-from tiny import only
 
 TOLERANCE = float(os.environ.get('GOLDEN_TOLERANCE', '2e-5'))
 GOLDEN = read()
@@ -53,7 +52,8 @@ def test_shipped_models(model, tmp_path):
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ('segmentor', 'detector')]
 
 
-@pytest.mark.parametrize('model', [*only('classifier', of=['classifier', 'backbone']), *SLOW])
+@pytest.mark.full
+@pytest.mark.parametrize('model', ['classifier', 'backbone', *SLOW])
 def test_exported_graphs(model, tmp_path):
     pytest.importorskip(TOOLBOXES.get(model, 'mmdet'))
     pytest.importorskip('onnxscript')

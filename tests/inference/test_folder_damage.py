@@ -15,6 +15,8 @@ from PIL import Image
 
 from cpvt_backbones.inference import Inferencer
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def warnings_of_folders(monkeypatch):

@@ -100,6 +100,7 @@ def test_the_recipe_trains_validates_and_gives_the_plain_classifier(
     torch.testing.assert_close(plain(images), model(images))
 
 
+@pytest.mark.full
 def test_the_targets_are_the_teachers_own_features_and_computed_once(
     teacher, image_folders, monkeypatch
 ):

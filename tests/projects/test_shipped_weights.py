@@ -31,6 +31,7 @@ def noise(height, width):
     return np.random.default_rng(0).integers(0, 255, (height, width, 3))
 
 
+@pytest.mark.full
 def test_bccd_becomes_what_mmdet_reads(tmp_path):
     """Boxes of Pascal VOC count from 1 and include the last pixel; they end at the image."""
     mmdet = pytest.importorskip('mmdet.datasets')

@@ -9,6 +9,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from PIL import Image
+from tiny import only
 from tiny_configs import ROOT, TASKS, lively_model, save
 
 SHIPPED = {'mmdet': 'coco_detection', 'mmseg': 'ade20k'}
@@ -101,7 +102,7 @@ def far(left, right):
     return left.shape != right.shape or np.abs(left.astype(float) - right).max() > 1e-3
 
 
-@both_scopes
+@pytest.mark.parametrize('trained', only('mmseg', of=['mmdet', 'mmseg']), indirect=True)
 def test_tta_without_any_augmentation_changes_nothing(trained):
     """The wrapped model has the checkpoint's weights too; with flips the predictions do change."""
     same = trained.tta_config(scales=AS_IT_IS, flips=(0.0,))

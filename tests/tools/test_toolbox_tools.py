@@ -85,6 +85,7 @@ def test_mmdets_own_tools_without_compiled_operators(scenes, tmp_path):
     assert len([*(tmp_path / 'shown').iterdir()]) == 8
 
 
+@pytest.mark.full
 def test_a_script_runs_as_the_main_one(tmp_path, monkeypatch):
     """Its folder, arguments, name and exit code are those that ``python FILE`` gives it."""
     (tmp_path / 'neighbour.py').write_text('value = 3')
