@@ -1,5 +1,8 @@
 """The backbones as timm models: what timm's scripts, optimizers and feature extractors call."""
 
+import pickle
+from copy import deepcopy
+
 import pytest
 import torch
 from tiny import COLUMN, PYRAMID, only, randomise
@@ -253,6 +256,17 @@ def test_grad_checkpointing_keeps_gradients(family):
 
 # -- saving, loading, recording
 # --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('features', [False, True])
+@pytest.mark.parametrize('family', CLASSES)
+def test_models_are_pickled_and_copied(family, features, tmp_path):
+    model = tiny(family, features_only=features).eval()
+    torch.save(model, tmp_path / 'model.pth')
+    images = torch.randn(1, 3, 40, 50)
+    loaded = torch.load(tmp_path / 'model.pth', weights_only=False)
+    for other in (loaded, deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert equal(other(images), model(images))
 
 
 @pytest.mark.parametrize('family', CLASSES)

@@ -181,3 +181,18 @@ def test_the_old_onnx_exporter_is_refused(build):
     pytest.importorskip('onnx')
     with pytest.raises(RuntimeError, match=r'tools/export\.py writes ONNX'):
         torch.onnx.export(build().eval(), (torch.randn(1, 3, 96, 128),), io.BytesIO(), dynamo=False)
+
+
+@pytest.mark.parametrize('name', only(*TRACED, of=BACKBONES))
+def test_functional_call_and_vmap(name):
+    model = BACKBONES[name]().eval()
+    images = torch.randn(3, 2, 3, 40, 56)
+    parameters = {key: value.detach() for key, value in model.named_parameters()}
+    with torch.no_grad():
+        expected = [model(batch) for batch in images]
+        called = torch.func.functional_call(model, parameters, (images[0],))
+        mapped = torch.func.vmap(model)(images)
+    for index in range(len(called)):
+        assert max_difference(called[index], expected[0][index]) <= 2e-6
+        for i in range(3):
+            assert max_difference(mapped[index][i], expected[i][index]) <= 2e-6

@@ -2,6 +2,9 @@
 step, same seeds.
 """
 
+import copy
+import pickle
+
 import pytest
 import torch
 from tiny import (
@@ -238,6 +241,18 @@ def test_an_adapter_in_a_frozen_block_is_trained():
 
 # -- reproducible, distributed
 # -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_copies_by_deepcopy_and_pickle_are_of_their_own(name):
+    model, images = randomise(BACKBONES[name]()).eval(), torch.randn(IMAGES)
+    before = model(images)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_equal_outputs(before, twin(images))
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.add_(1)
+        assert_equal_outputs(before, model(images))
 
 
 @pytest.fixture(scope='module')

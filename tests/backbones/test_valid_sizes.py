@@ -100,6 +100,17 @@ def test_a_batch_without_padding_is_one_call():
             assert torch.equal(found, expected)
 
 
+def test_images_keep_their_places_whatever_the_order_of_sizes():
+    model, images = column().eval(), torch.randn(4, 3, 40, 50)
+    sizes = [(40, 50), (20, 30), (33, 50), (40, 50)]  # sorted by size, the inverse differs
+    with torch.no_grad():
+        (found,) = model(images, sizes)
+        for image, (height, width), whole in zip(images, sizes, found, strict=True):
+            (alone,) = model(image[None, :, :height, :width])
+            rows, columns = alone.shape[2:]
+            torch.testing.assert_close(whole[:, :rows, :columns], alone[0], atol=1e-5, rtol=1e-5)
+
+
 def test_the_sizes_may_come_with_the_images():
     model = column().eval()
     images = torch.randn(2, 3, 40, 50)

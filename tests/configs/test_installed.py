@@ -132,6 +132,15 @@ def test_source_archive_builds_the_wheel_and_holds_no_more(archives):
     assert not top & {'benchmarks', 'demo', 'docs', 'projects', 'tests', 'data', 'work_dirs'}
 
 
+@pytest.mark.full
+def test_a_config_of_the_wheel_is_a_base(run, tmp_path):
+    pytest.importorskip('mmdet')
+    base = 'cpvt_backbones::retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py'
+    (tmp_path / 'mine.py').write_text(f'_base_ = {base!r}')
+    code = 'import cpvt_backbones; from mmengine.config import Config as C'
+    assert 'PyramidCPVT' in run('-c', f"{code}; print(C.fromfile('mine.py').model)")
+
+
 def write_photos(folder):
     """Ten photographs of noise with a box each, as COCO JSON."""
     (folder / 'photos').mkdir()

@@ -211,29 +211,6 @@ def test_a_file_of_another_type_is_refused_by_name(data, refused):
     assert f'{file} (values of uint8; the other images have uint16)' in ' '.join(found.split())
 
 
-@pytest.mark.parametrize(
-    'dtype, count, options, fault',
-    [
-        (np.uint8, 4, dict(photometric='RGB'), '4 bands of uint8: give --bands with numbers from'),
-        (np.uint16, 4, dict(photometric='RGB'), '4 bands of uint16: give --range LOW HIGH and --b'),
-        (np.uint16, 13, {}, '13 bands of uint16: give --range LOW HIGH and --bands with'),
-        (np.uint8, 2, {}, '2 bands of uint8: give --bands'),
-        (np.float32, 1, {}, 'give --range LOW HIGH'),
-        (np.float32, 3, {}, '3 bands of float32: give --range LOW HIGH'),
-        (np.int16, 1, {}, 'give --range LOW HIGH'),
-        (np.uint8, 3, dict(photometric='RGB'), ''),
-        (np.uint16, 1, {}, ''),
-    ],
-)
-@pytest.mark.parametrize('decode', [False, True])
-def test_a_tiff_of_other_bands_names_the_options(tmp_path, dtype, count, options, fault, decode):
-    from cpvt_backbones.datasets.read.images import inspect_image
-
-    path = write_raster(tmp_path / 'a.tif', values(0, dtype, count), **options)
-    found = inspect_image(path, decode=decode).fault
-    assert fault in found and bool(fault) == bool(found)
-
-
 def test_mean_and_std_are_those_of_the_pixels_with_data(tmp_path):
     from cpvt_backbones.datasets import Part
     from cpvt_backbones.datasets.read.images import mean_and_std

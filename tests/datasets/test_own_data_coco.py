@@ -2,7 +2,7 @@
 
 import cv2
 import pytest
-from own_data_sets import HEIGHT, WIDTH, assert_used, data_set, has, outline_of, photo
+from own_data_sets import HEIGHT, WIDTH, assert_used, data_set, has, mask, outline_of, photo
 from PIL import Image
 
 RLE = dict(size=[HEIGHT, WIDTH], counts=[HEIGHT * 10 + 8, 16, HEIGHT * WIDTH - HEIGHT * 10 - 24])
@@ -308,6 +308,15 @@ def test_near_duplicates_and_unlisted_images_are_noted(coco, table):
     assert has(printed, f'note 1 images that no JSON file lists: {coco.photos}/7.png')
 
 
+def test_images_of_16_bits_with_values_of_12_are_noted(coco, table):
+    for name in ('0.png', '1.png'):
+        mask(coco.photos / name, [0, 4095], dtype='uint16')
+    wanted = 'altered 2 images of 16 bits with values of 0 to 4095 only, training sees 0 to 15 of'
+    assert has(table(*coco.arguments()), wanted)
+    mask(coco.photos / '2.png', [0, 65535], dtype='uint16')
+    assert 'images of 16 bits' not in table(*coco.arguments())
+
+
 @pytest.mark.full
 def test_objects_to_ignore_are_not_trained_on_as_background(coco, table, config):
     """mmdet leaves out objects with `ignore`, which makes their place background."""
@@ -317,6 +326,22 @@ def test_objects_to_ignore_are_not_trained_on_as_background(coco, table, config)
     assert 'note           1 objects to ignore are ignored in training and evaluation' in printed
     first = data_set(config(), 'train').get_data_info(0)['instances']
     assert [one['ignore_flag'] for one in first] == [1, 0]
+
+
+@pytest.mark.full
+def test_ids_of_other_programs(coco, table, config):
+    """Floats of pandas, numbers beyond float64, names that are numbers, paths of Windows."""
+    coco.categories = [dict(id=2**62 + 1, name=7), dict(id=2**62 + 2, name='8')]
+    for image in coco.images:
+        image.update(id=float(image['id']), file_name=f'.\\{image["file_name"]}')
+    for one in coco.annotations:
+        one.update(image_id=float(one['image_id']), category_id=one['category_id'] + 2**62)
+    printed = table(*coco.arguments(), '--strict')
+    assert_used(printed, 8, 2)
+    assert config().classes == ('7', '8')
+    assert 'smallest objects, 7: ' in printed
+    first = data_set(config(), 'train')[0]['data_samples'].gt_instances
+    assert first.labels.tolist() == [0, 1]
 
 
 def test_names_with_accents_in_one_or_two_characters_are_one(coco, table):

@@ -8,8 +8,6 @@ import zlib
 import pytest
 from own_data_sets import CocoSet, MaskSet, YoloSet, class_folders, has, photo, voc_pair
 
-pytestmark = pytest.mark.full
-
 DEEP = '[' * 200_000 + ']' * 200_000
 FAR = [0, 0, 1e9, 0, 1e9, 1e9, 0, 1e9]
 
@@ -65,7 +63,7 @@ CASES = {
 
 
 @pytest.mark.parametrize('case', CASES)
-@pytest.mark.parametrize('form', ['coco', 'instances'])
+@pytest.mark.parametrize('form', ['coco', pytest.param('instances', marks=pytest.mark.full)])
 def test_values_of_coco(case, form, coco, refuse):
     change, words = CASES[case]
     coco.add_outlines()

@@ -14,12 +14,10 @@ from own_data_sets import (
     assert_used,
     class_folders,
     has,
-    mask,
     photo,
     voc_pair,
     write_photos,
 )
-from PIL import Image
 
 pytestmark = pytest.mark.full
 
@@ -48,20 +46,6 @@ def test_boxes_with_keypoints_or_scores_are_no_polygons(rest, yolo, refuse, tabl
     assert has(refuse('yolo', yolo.folder), 'refused 7 lines that fit boxes with keypoints')
     yolo.yaml(task='segment')
     assert_used(table('yolo', yolo.folder), 5, 2)
-
-
-@pytest.mark.parametrize(
-    'polygons',
-    [
-        ['0.2 0.2 0.6 0.2 0.6 0.6', '0.8 0.7 0.9 0.7 0.9 0.9'],
-        ['0.5 0.5 0.55 0.5 0.52 0.53', '0.5 0.5 0.55 0.5 0.52 0.53 0.51 0.52'],
-    ],
-)
-def test_polygons_stay_polygons(polygons, yolo, table):
-    for part, count in (('train', 5), ('val', 2)):
-        for i in range(count):
-            yolo.label(f'{part}/{part}{i}', f'1 {polygons[i % 2]}')
-    assert_used(table('instances', yolo.folder), 5, 2)
 
 
 def test_names_of_classes_are_text_as_written(yolo, table, config):
@@ -131,14 +115,6 @@ def test_255_and_white_are_counted_otherwise(values, dtype, table, tmp_path):
     assert 'note           6 masks with pixels of 255 or white, which are borders' in printed
 
 
-def test_folders_called_png_images_and_ped_masks(table, refuse, tmp_path):
-    for i in range(6):
-        photo(tmp_path / f'set/PNGImages/p{i}.png')
-        mask(tmp_path / f'set/PedMasks/p{i}_mask.png', [0, 1, 1])
-    assert 'The data are read as: masks' in table(tmp_path / 'set')
-    assert 'which are no classes' in refuse('folders', tmp_path / 'set')
-
-
 @pytest.mark.parametrize('count', [255, 256])
 def test_maps_of_more_than_255_classes_have_16_bits(count, masks, table, config):
     names = masks.classes('\n'.join(f'kind {i}' for i in range(count)))
@@ -165,18 +141,6 @@ def test_an_image_listed_under_two_names_is_refused(name, coco, refuse):
     name = name.replace('//', f'{coco.photos}/') or str(coco.photos / '0.png')
     coco.images[1]['file_name'] = name
     assert has(refuse(*coco.arguments()), 'refused 1 images that are listed twice ... (0.png)')
-
-
-def test_regions_to_ignore_are_counted_apart(coco, table):
-    for one in coco.annotations[:5]:
-        one['iscrowd'] = 1
-    printed = table(*coco.arguments())
-    counts = {}
-    for line in printed.splitlines():
-        for kind in ('objects', 'regions to ignore'):
-            if line.startswith('used') and line.endswith(kind):
-                counts[kind] = counts.get(kind, 0) + int(line.split()[1])
-    assert counts == {'objects': 15, 'regions to ignore': 5}
 
 
 @pytest.mark.parametrize(('form', 'side'), [('coco', 20), ('instances', 8)])
@@ -246,20 +210,6 @@ def test_damaged_images_are_left_out_on_request(form, refuse, table, tmp_path, r
     for part in ('train', 'val'):
         for file in (tmp_path / 'mine').glob(f'{part}.*'):
             assert target.name not in file.read_text()
-
-
-def test_a_tiff_that_prediction_refuses_is_refused_before_training(refuse, tmp_path):
-    from PIL import TiffImagePlugin
-
-    coco = CocoSet(tmp_path)
-    pixels = np.random.default_rng(0).integers(0, 1 << 16, (HEIGHT, WIDTH), np.uint16)
-    info = TiffImagePlugin.ImageFileDirectory_v2()
-    info[TiffImagePlugin.PHOTOMETRIC_INTERPRETATION] = 0
-    Image.fromarray(pixels).save(coco.photos / '0.tif', tiffinfo=info)
-    with Image.open(coco.photos / '0.tif') as written:
-        assert written.tag_v2[TiffImagePlugin.PHOTOMETRIC_INTERPRETATION] == 0
-    coco.images[0]['file_name'] = '0.tif'
-    assert 'WhiteIsZero' in refuse(*coco.arguments())
 
 
 def test_everything_wrong_is_named_in_one_round(coco, refuse):

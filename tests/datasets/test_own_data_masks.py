@@ -130,6 +130,14 @@ def test_faults_are_refused(masks, refuse, change, options, words):
     assert 'no mask has' not in line
 
 
+def test_jpeg_masks_are_refused_and_nothing_else(masks, refuse):
+    masks.remove('1.png')
+    masks.put('1.jpg', [0, 255])
+    wanted = f'masks as JPEG, which changes their values: use PNG: {masks.masks}/1.jpg'
+    line = refuse(*masks.arguments)
+    assert line.count(wanted) == 1 and line.count('\n') == 1
+
+
 @pytest.mark.parametrize('colours', [(0, 255), (0, 90, 255), ((0, 0, 0), (255, 0, 0), (0, 0, 255))])
 @pytest.mark.parametrize('sigma', [0.7, 3])
 def test_blurred_masks_are_refused(masks, refuse, colours, sigma):
@@ -194,6 +202,13 @@ def test_classes_and_their_shares_are_told(masks, table, config, codes, names, c
         assert f'class    {index:7} {name}: value {value}, {share:.2%} of the pixels\n' in printed
     no_class = 'class          - no class: value 255, 33.33% of the pixels\n' in printed
     assert no_class == (255 in codes and 255 not in values)
+
+
+def test_ignored_values_leave_no_gap_between_the_classes(masks, table, config):
+    masks.fill([0, 1, 2, 3, 3])
+    table(*masks.given('sky\nvoid\nbig tree\nroad'), '--ignore', '1')
+    assert config().classes == ('sky', 'big tree', 'road')
+    assert masks.first(count=5) == [0, 255, 1, 2, 2]
 
 
 def test_classes_without_a_pixel_and_colours_are_listed(masks, table):

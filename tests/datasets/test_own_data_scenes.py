@@ -266,18 +266,3 @@ def test_large_scenes_are_cut_into_tiles(tmp_path, printed, monkeypatch):
     np.testing.assert_array_equal(tile, np.moveaxis(noise(1, size), 0, 2)[rows, columns])
     labels = cv2.imread(str(Path(prefix.seg_map_path, '1.tif_60_480.npy.png')), -1)
     np.testing.assert_array_equal(labels, fields(size)[rows, columns])
-
-
-def test_scenes_as_jpeg_2000(data, printed, refused):
-    lossless = dict(driver='JP2OpenJPEG', quality='100', reversible='yes')
-    for i in range(5):
-        Path(f'scenes/{i}.tif').unlink()
-        write(Path(f'scenes/{i}.jp2'), noise(i), **lossless)
-    found = refused(*data[:4], '--out', 'land.py')
-    assert '4 bands of uint16: give --range LOW HIGH and --bands' in found
-    assert 'used 4 training images' in printed(*data)
-    assert written_jp2(2).shape == SIZE
-
-
-def written_jp2(name):
-    return np.asarray(Image.open(f'land/masks/{name}.jp2.png'))

@@ -87,6 +87,19 @@ def test_boxes_before_exif_rotation_are_refused(voc, refuse, table):
     assert 'labels that fit the image only before its EXIF rotation' in line and str(voc) in line
 
 
+def test_names_with_a_dot_and_links_in_a_circle_are_skipped(voc, table):
+    voc_label(voc / 'Annotations/._1.xml')
+    photo(voc / '.ipynb_checkpoints/1.png')
+    elsewhere = (voc / 'JPEGImages').rename(voc.parent / 'elsewhere')
+    (voc / 'images').symlink_to(elsewhere)
+    (elsewhere / 'again').symlink_to(elsewhere)
+    printed = table('voc', voc)
+    assert 'names that begin with a dot' in printed
+    assert '.ipynb_checkpoints' in printed and '._1.xml' in printed
+    assert 'links to a folder that contains them' in printed
+    assert_used(printed, 8, 2)
+
+
 @pytest.mark.parametrize('names', [('train', 'valid'), ('train', 'test'), ('trainval', 'test')])
 def test_lists_of_other_names_are_the_split(voc, table, names):
     lists = voc / 'ImageSets/Main'

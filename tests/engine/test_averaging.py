@@ -211,6 +211,13 @@ def test_weights_without_a_score_are_never_the_better(beyond, tmp_path):
     )
 
 
+@pytest.mark.parametrize('beyond', ['nothing', 'nan'])
+def test_no_score_at_all_ends_no_training(beyond, tmp_path):
+    metric = dict(limit=-1, beyond=beyond)
+    trained(config(tmp_path, metric=metric, checkpoint=dict(save_best='auto', rule='greater')))
+    assert (tmp_path / 'iter_6.pth').is_file() and not list(tmp_path.glob('best_*'))
+
+
 def test_without_save_best_the_average_alone_is_validated(tmp_path):
     runner = trained(config(tmp_path))
     assert runner.message_hub.log_scalars['val/higher'].current() < 6 * RATE

@@ -1,5 +1,7 @@
 """Hard distillation: what the teacher sees, and what the student learns from it."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -305,6 +307,19 @@ def test_mixed_labels(mm_teacher):
     seen_plain = seen_by(plain.teacher)
     plain.loss(*prepared(plain, pixels))
     assert max_difference(seen[0], seen_plain[0]) > 0.1
+
+
+@pytest.mark.parametrize('built', [False, True])
+def test_deepcopy(mm_teacher, built):
+    model = student(mm_teacher)
+    images, labels = prepared(model, raw_pixels())
+    if built:
+        model.loss(images, labels)
+    twin = copy.deepcopy(model)
+    assert twin.teacher is not model.teacher
+    wanted, got = model.loss(images, labels), twin.loss(images, labels)
+    assert wanted.keys() == got.keys()
+    assert all(wanted[name].equal(got[name]) for name in wanted)
 
 
 @pytest.mark.parametrize('hidden_dim', [None, 5])

@@ -2,6 +2,9 @@
 and segmentor.
 """
 
+import copy
+import pickle
+
 import pytest
 import torch
 from mmengine.logging import MessageHub
@@ -207,3 +210,10 @@ def test_classes_and_ignored_pixels_are_no_fault(toolbox, label):
     pytest.importorskip(toolbox)
     model, data = labelled(toolbox, label)
     assert len(model.data_preprocessor(data, True)['data_samples']) == 2
+
+
+def test_a_model_that_checks_labels_is_copied_and_pickled():
+    model, _ = labelled('mmseg', 0)
+    copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model.data_preprocessor))
+    for one in copies:
+        assert one.state_dict().keys() <= model.state_dict().keys()

@@ -253,6 +253,20 @@ def test_a_longer_training_has_the_rates_of_its_own_schedule(schedule, tmp_path,
     assert any(wanted in text for text in warnings)
 
 
+@pytest.mark.parametrize('convert', [False, True], ids=['an epoch', 'an iteration'])
+def test_a_longer_training_by_epochs(convert, tmp_path):
+    def schedule(epochs):
+        options = dict(T_max=epochs, by_epoch=True, end=epochs, convert_to_iter_based=convert)
+        return [dict(type='CosineAnnealingLR', **options)]
+
+    whole = run(tmp_path / 'whole', epochs=4, schedule=schedule(4))
+    run(tmp_path / 'run', epochs=2, schedule=schedule(2))
+    longer = run(tmp_path / 'run', epochs=4, schedule=schedule(4), resume=True)
+    assert list(longer.rates) == list(range(16, 32))
+    for iteration, rate in longer.rates.items():
+        assert rate == pytest.approx(whole.rates[iteration], rel=1e-9), iteration
+
+
 def test_an_unchanged_schedule_is_resumed_without_a_word(tmp_path, warnings):
     options = dict(iterations=20, schedule=warm_cosine(20))
     whole = run(tmp_path / 'whole', **options)

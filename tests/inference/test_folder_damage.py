@@ -15,8 +15,6 @@ from PIL import Image
 
 from cpvt_backbones.inference import Inferencer
 
-pytestmark = pytest.mark.full
-
 
 @pytest.fixture
 def warnings_of_folders(monkeypatch):
@@ -81,6 +79,17 @@ def test_damaged_records_are_set_aside(folder, done, warnings_of_folders, name):
     assert snapshot(done) == before
     assert run(LocalSegmentor(), folder, done).found == 6
     assert len(warnings_of_folders) == 1
+
+
+def test_overwrite_works_whatever_is_there(folder, done, warnings_of_folders):
+    whole = snapshot(done)
+    (done / 'records.jsonl').write_bytes(b'\xff')
+    (done / 'run.json').unlink()
+    (done / 'predictions.json').write_text('{')
+    (done / 'vis' / '0.jpg').write_bytes(b'')
+    assert run(LocalSegmentor(), folder, done, overwrite=True).predicted == 6
+    assert snapshot(done) == whole
+    assert not warnings_of_folders
 
 
 def test_overwrite_deletes_only_what_a_run_wrote(folder, done):

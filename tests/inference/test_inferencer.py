@@ -4,6 +4,7 @@ import copy
 import hashlib
 import importlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -279,6 +280,24 @@ def test_shipped_weights_have_their_config():
     inferencer = Inferencer(checkpoint='cpvt_tiny_gap-imagenette', device='cpu')
     assert inferencer.predictor.task == 'classification'
     assert inferencer.predictor.classes[0] == 'tench'
+
+
+@pytest.mark.parametrize('form', [str, Path])
+def test_stream_takes_folders_and_patterns(folder, form):
+    inferencer = Inferencer(predictor=LocalSegmentor())
+
+    def names(inputs):
+        results = dict(inferencer.stream(inputs))
+        return [Path(results[index].name).name for index in sorted(results)]
+
+    every = [f'{i}.png' for i in range(6)]
+    assert names(form(folder)) == names([form(folder)]) == names(form(folder / '*.png')) == every
+    assert names(form(folder / '3.png')) == ['3.png']
+    assert names([form(folder / '[12].png'), form(folder / '4.png')]) == ['1.png', '2.png', '4.png']
+    ((_, missing),) = inferencer.stream([form(folder / 'gone.png')])
+    assert 'no such file' in str(missing.error)
+    with pytest.raises(FileNotFoundError, match='there is no file or folder'):
+        names(form(folder / 'gone'))
 
 
 def test_a_missing_checkpoint_and_a_backbone_alone_are_refused(model):

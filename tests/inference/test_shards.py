@@ -108,6 +108,24 @@ def test_a_damaged_shard_is_named(file, old, new, tmp_path):
         merge_shards(find_images(images), out)
 
 
+def test_more_shards_than_images(tmp_path):
+    images = write_images(tmp_path / 'images', count=2)
+    found = [
+        run(BlockDetector(), images, tmp_path / 'out', shard=(index, 4)).predicted
+        for index in range(4)
+    ]
+    assert sorted(found) == [0, 0, 1, 1]
+    assert merge_shards(find_images(images), tmp_path / 'out').found == 2
+
+
+def test_outputs_of_shards_are_no_inputs(tmp_path):
+    out = write_images(tmp_path / 'images') / 'out'
+    for index in (0, 1):
+        run(BlockDetector(), str(tmp_path / '**/*.*g'), out, shard=(index, 2))
+    merged = merge_shards(find_images(str(tmp_path / '**/*.*g')), out)
+    assert merged.found == 6 and len(merged.skipped) == 6
+
+
 def test_what_does_not_belong_together_is_refused(inputs, tmp_path):
     out, images = tmp_path / 'out', find_images(inputs)
 

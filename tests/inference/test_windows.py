@@ -16,6 +16,7 @@ from local_models import BlockDetector, BlockInstances, LocalSegmentor
 from PIL import Image
 
 from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, sizes, windows
+from cpvt_backbones.inference.images import to_8_bits
 from cpvt_backbones.inference.predictions import decode_mask, encode_mask
 from cpvt_backbones.inference.sizes import Resized
 from cpvt_backbones.value_range import ValueRange
@@ -164,12 +165,6 @@ def test_a_chosen_band_is_no_transparency(picture, tmp_path):
     assert windows.open_scene(path, value_range).missing((0, 40), (0, 50)) is None
 
 
-def test_files_without_a_place_stay_png(picture, tmp_path):
-    path = write_tiff(tmp_path / 'photo.tif', np.moveaxis(picture, 2, 0))
-    run(LocalSegmentor(), [path], tmp_path / 'out', inferencer=BOUNDS)
-    assert [file.name for file in (tmp_path / 'out/pred').iterdir()] == ['photo.png']
-
-
 def test_kinds_of_pixels(tmp_path):
     rng = np.random.default_rng(0)
     rgba = rng.integers(0, 256, (4, 90, 70), np.uint8)
@@ -218,6 +213,25 @@ def test_refusals(scene, tmp_path, monkeypatch):
     assert windows.open_image(strip, name='', read_limit=None).shape == (90, 70, 3)
     monkeypatch.setitem(sys.modules, 'rasterio', None)
     refused(scene, r"reading by windows, a range or bands needs rasterio: pip install '.\[large\]'")
+
+
+@pytest.mark.parametrize('layout', [dict(tiled=True), dict(tiled=False, blockysize=7)])
+def test_planes_of_16_bits(tmp_path, layout):
+    """Without compression, Pillow decodes colours to other values, and fails on grey."""
+    pixels = np.random.default_rng(0).integers(0, 1 << 16, (3, 90, 70), np.uint16)
+    layout = layout | dict(interleave='band')
+    expected = np.moveaxis(pixels[::-1] >> 8, 0, 2)
+    plain = write_tiff(tmp_path / 'plain.tif', pixels, **layout, compress='none', photometric='RGB')
+    packed = write_tiff(tmp_path / 'packed.tif', pixels, **layout, photometric='RGB')
+    grey = write_tiff(tmp_path / 'grey.tif', pixels[:1], **layout, compress='none')
+    for file in (plain, grey):
+        with pytest.raises(ImageError, match='not compressed, in planes: Pillow does not read it'):
+            read_image(file)
+    image = windows.open_image(plain, name='')
+    np.testing.assert_array_equal(image[:90, :70], expected)
+    np.testing.assert_array_equal(read_image(packed), expected)
+    image = windows.open_image(grey, name='')
+    np.testing.assert_array_equal(image[:90, :70][..., 0], to_8_bits(pixels[0]))
 
 
 def test_values_that_pillow_takes_for_others_are_refused(tmp_path):

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from mmengine.logging import MMLogger
 from mmengine.registry import Registry
 from torch.nn import Linear, Module
 
@@ -32,6 +33,12 @@ from cpvt_backbones.errors import InputError, InputTypeError
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 NAME = next(iter(shipped_weights()))
+
+
+@pytest.fixture(autouse=True)
+def _own_logger(monkeypatch):
+    """The loggers of earlier tests write to streams that are closed."""
+    monkeypatch.setattr(MMLogger, '_instance_dict', type(MMLogger._instance_dict)())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from mmengine.config import Config
 from PIL import Image
 from tiny import only
 from tiny_configs import ROOT, TASKS, lively_model, save
+from torch import nn
+
+from cpvt_backbones.checkpoints import load_weights, loading
 
 SHIPPED = {'mmdet': 'coco_detection', 'mmseg': 'ade20k'}
 SMALL_SCALES = [dict(type='Resize', scale=scale, keep_ratio=True) for scale in ((60, 40), (90, 90))]
@@ -202,3 +205,28 @@ def test_a_checkpoint_that_does_not_fit_is_refused(trained, fault, tta, message)
     line = trained.refused(*trained.arguments(*['--tta'] * tta, config=config))
     assert f"checkpoint '{trained.checkpoint}'" in line and message in line
     assert not list(trained.work.glob('*/*.json'))
+
+
+class Wrapper(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+@pytest.mark.parametrize('form', ['plain', 'wrapped', 'bare', 'with more'])
+def test_weights_fit_through_every_wrapper(form, tmp_path, monkeypatch):
+    """With several GPUs and test-time augmentation a model is wrapped twice."""
+    monkeypatch.setattr(loading, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
+    model, state = nn.Linear(3, 2), nn.Linear(3, 2).state_dict()
+    contents = {
+        'plain': dict(state_dict=state),
+        'wrapped': dict(state_dict={f'module.{key}': value for key, value in state.items()}),
+        'bare': dict(state),
+        'with more': dict(state_dict={**state, 'auxiliary_head.weight': torch.ones(1)}),
+    }
+    path = str(tmp_path / 'linear.pth')
+    torch.save(contents[form], path)
+    load_weights(Wrapper(Wrapper(model)), path)
+    assert torch.equal(model.weight, state['weight']) and torch.equal(model.bias, state['bias'])
+    with pytest.raises(ValueError, match='does not fit'):
+        load_weights(Wrapper(Wrapper(nn.Linear(4, 2))), path)
