@@ -1,26 +1,73 @@
-"""The picture of a model's card: two predictions on an example image, and accuracy against size.
+"""The picture of a model's card: predictions on an example at two sizes, and accuracy by size."""
 
-Lengths are px of the shown picture, from its upper left corner.
-"""
-
-from collections.abc import Callable
+import re
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from example_images import Example, examples
-from hero import Segmentor, show_classes
+from matplotlib import patheffects
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from sheets import Sheet, read_card
 
 from cpvt_backbones.analysis.matching import match
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 
-WIDTH, GAP, LEFT = 480, 20, 18
-TALLEST = 3 / 4  # height by width of an image; all cards have room for it
+CARDS = Path(__file__).parents[2] / 'cpvt_backbones/weights'
+METRICS = {'accuracy/top1': 'Top-1', 'mIoU': 'mIoU', 'coco/bbox_mAP': 'Box AP'}
+# Of each metric: the image, and the test images.
+TITLES = {
+    'Top-1': ('A photograph at two sizes', 'photographs'),
+    'mIoU': ('A street at two sizes', 'real streets'),
+    'Box AP': ('A drawn blood smear at two sizes', 'real smears'),
+}
+# Of each theme: ground, text, curve, advised sizes.
+THEMES = {
+    'light': ('white', '#1f2328', '#1b5e9e', '#e3eefa'),
+    'dark': ('#171b22', '#e6e9ee', '#7db4f0', '#22324a'),
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """A row of a card's table: size of the images in px, metric in percent, good size or not."""
+
+    width: int
+    height: int
+    percent: float
+    is_good: bool
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the card of a shipped model says of image sizes."""
+
+    scores: list[Score]
+    images: int
+    metric: str
+
+
+def read_card(name: str) -> Card:
+    """Read scores and sizes from a model's card and its entry in the index."""
+    shipped = find_shipped(name)
+    text = (CARDS / f'{name}.md').read_text(encoding='utf-8')
+    rows = re.findall(r'^\| ([\d.]+(?:px)?) \| (\d+) x (\d+) \| ([\d.]+) \|$', text, re.M)
+    (test_width,) = (int(width) for factor, width, _, _ in rows if factor == '1')
+    low, high = shipped.sizes['low'], shipped.sizes['high']
+    scores = [
+        Score(
+            int(width), int(height), float(value), low <= round(int(width) / test_width, 3) <= high
+        )
+        for _, width, height, value in rows
+    ]
+    (images,) = re.findall(r'^\*\*Accuracy\*\* of this file on (\d+) images', text, re.M)
+    return Card(scores, int(images), METRICS[shipped.sizes['metric']])
 
 
 @cache
@@ -33,73 +80,98 @@ def example_of(name: str) -> Example:
 @cache
 def predict(name: str, width: int) -> Any:
     """What the model finds on its example at ``width`` px; boxes have scores of at least 0.5."""
-    shipped = find_shipped(name)
-    cfg = read_config(shipped.config_file)
+    cfg = read_config(find_shipped(name).config_file)
     inferencer = Inferencer(cfg=cfg, checkpoint=name, long_side=width)
     image = np.ascontiguousarray(example_of(name).image[..., ::-1])
     found, _ = inferencer(image, score_thr=0.5)
     return found
 
 
-def boxes(sheet: Sheet, name: str, width: int, x: float, base: float, shown: float) -> str:
-    """Draw the boxes; returns how many of the objects have one."""
+def overlay(image: np.ndarray, classes: np.ndarray, palette: np.ndarray) -> np.ndarray:
+    """The image in the colours of its classes, with a white line between two classes."""
+    mixed = (0.5 * image + 0.5 * palette[classes]).astype(np.uint8)
+    edge = cv2.morphologyEx(classes.astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((2, 2))) > 0
+    mixed[edge] = 255
+    return mixed
+
+
+def spots(classes: np.ndarray) -> dict[int, tuple[float, float, float]]:
+    """Of each class x, y and radius in px of the largest circle within its pixels."""
+    found = {}
+    for label in np.unique(classes):
+        inside = np.pad(classes == label, 1).astype(np.uint8)
+        distance = cv2.distanceTransform(inside, cv2.DIST_L2, 5)
+        y, x = np.unravel_index(distance.argmax(), distance.shape)
+        found[int(label)] = (x - 1, y - 1, float(distance.max()))
+    return found
+
+
+def show(axis: Axes, name: str, width: int) -> str:
+    """Draw the prediction on an example; returns what stands below it."""
     example, found = example_of(name), predict(name, width)
-    top = sheet.show(example.image, x, base, shown)
-    height, across = example.image.shape[:2]
-    zoom = shown / across
-    palette = np.array(find_shipped(name).dataset_meta['palette']) / 255
-    for box, label in zip(found['boxes'], found['labels'], strict=True):
-        x1, y1, x2, y2 = np.clip(box, 0, (across, height) * 2) * zoom
+    meta = find_shipped(name).dataset_meta
+    if 'seg_map' in found:
+        classes = found['seg_map']
+        axis.imshow(overlay(example.image, classes, np.array(meta['palette'], np.uint8)))
+        outline = [patheffects.withStroke(linewidth=2, foreground='#14181f')]
+        for label, (x, y, radius) in spots(classes).items():
+            if radius > 0.08 * classes.shape[1]:
+                style = dict(ha='center', va='center', color='white', path_effects=outline)
+                axis.text(x, y, meta['classes'][label], fontsize=10, weight='bold', **style)
+        return ''
+    axis.imshow(example.image)
+    if 'boxes' not in found:
+        return f'{found["class"]}, score {found["score"]:.2f}'
+    palette = np.array(meta['palette']) / 255
+    for (x1, y1, x2, y2), label in zip(found['boxes'], found['labels'], strict=True):
         style = dict(fill=False, edgecolor=palette[label], linewidth=1.3)
-        sheet.axis.add_patch(Rectangle((x + x1, top + y1), x2 - x1, y2 - y1, **style))
+        axis.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, **style))
     met = match(found['boxes'], found['labels'], example.boxes, example.labels)
     return f'{(met >= 0).sum()} of {len(example.boxes)} found'
 
 
-def pixels(sheet: Sheet, name: str, width: int, x: float, base: float, shown: float) -> str:
-    """Draw the classes; their names stand in the picture, so that it needs no text."""
-    example, found = example_of(name), predict(name, width)
-    show_classes(sheet, example.image, found['seg_map'], Segmentor(), x, base, shown)
-    return ''
-
-
-def word(sheet: Sheet, name: str, width: int, x: float, base: float, shown: float) -> str:
-    """Draw the photograph; returns its class and score."""
-    sheet.show(example_of(name).image, x, base, shown)
-    found = predict(name, width)
-    return f'{found["class"]}, score {found["score"]:.2f}'
-
-
-Draw = Callable[[Sheet, str, int, float, float, float], str]
-# How to draw a prediction, the name of the image, and that of the test images.
-KINDS: dict[str, tuple[Draw, str, str]] = {
-    'Top-1': (word, 'A photograph', 'photographs'),
-    'mIoU': (pixels, 'A street', 'real streets'),
-    'Box AP': (boxes, 'A drawn blood smear', 'real smears'),
-}
+def plot(axis: Axes, card: Card, theme: str) -> None:
+    """Plot the metric by the width of the test images; the advised ones have another ground."""
+    ground, ink, curve, band = THEMES[theme]
+    widths = [score.width for score in card.scores]
+    good = [score.width for score in card.scores if score.is_good]
+    axis.axvspan(min(good), max(good), color=band)
+    axis.plot(widths, [score.percent for score in card.scores], color=curve, marker='o')
+    last = -np.inf
+    for score in card.scores:
+        if score.width - last < 0.12 * max(widths):  # its text would cover the one before
+            continue
+        last = score.width
+        place = dict(xytext=(0, 6), textcoords='offset points', ha='center', color=curve)
+        axis.annotate(f'{score.percent:.1f}', (score.width, score.percent), weight='bold', **place)
+    axis.set_title(f'{card.metric} (%) of {card.images:,} {TITLES[card.metric][1]}, by width in px')
+    axis.set_xlabel(f'advised: {min(good)} to {max(good)} px')
+    axis.set(xticks=widths[:: 2 if len(widths) > 5 else 1], ylim=(0, 105), facecolor=ground)
+    axis.spines[['top', 'right']].set_visible(False)
+    axis.spines[:].set_color(ink)
+    axis.tick_params(colors=ink)
+    for text in (axis.title, axis.xaxis.label):
+        text.set_color(ink)
 
 
 def draw(name: str, theme: str) -> Figure:
     """Predictions at one and two times the test scale, to scale, and the curve of the card."""
+    ground, ink, *_ = THEMES[theme]
     card = read_card(name)
-    panel, title, tested = KINDS[card.metric]
-    size = find_shipped(name).sizes
-    first = next(score.width for score in card.scores if score.width >= size['side'])
+    side = find_shipped(name).sizes['side']
+    first = next(score.width for score in card.scores if score.width >= side)
     height, across = example_of(name).image.shape[:2]
-    unit = (WIDTH - 2 * LEFT - GAP) / 3
-    base = 54 + 2 * unit * TALLEST
-    sheet = Sheet(WIDTH, round(base) + 240, theme)
-    sheet.write(LEFT, 36, f'{title} at two sizes', 17, weight='bold')
-    x = float(LEFT)
-    for width, shown in ((first, unit), (2 * first, 2 * unit)):
-        text = panel(sheet, name, width, x, base, shown)
-        middle = x + shown / 2
-        pixel = f'{width} x {round(width * height / across)} px'
-        sheet.write(middle, base + 21, pixel, 16, ha='center', weight='bold')
-        sheet.write(middle, base + 41, text, 15, ha='center')
-        x += shown + GAP
-    title = f'{card.metric} (%) of {card.images:,} {tested}, by width in px'
-    sheet.write(LEFT, base + 84, title, 16, weight='bold')
-    spans = dict(left=46, right=WIDTH - LEFT, top=base + 98, bottom=base + 200)
-    sheet.curve(card, size=15, **spans)
-    return sheet.figure
+    figure = Figure(figsize=(4.8, 4.8), layout='constrained', facecolor=ground)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
+    above.suptitle(TITLES[card.metric][0], color=ink)
+    axes = above.subplots(1, 2, width_ratios=(1, 2))
+    for axis, width in zip(axes, (first, 2 * first), strict=True):
+        text = show(axis, name, width)
+        axis.set_anchor('S')
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+        pixels = f'{width} x {round(width * height / across)} px'
+        axis.set_xlabel(f'{pixels}\n{text}'.strip(), color=ink)
+    plot(below.subplots(), card, theme)
+    return figure

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image, ImageOps
 
 sys.path.extend(
     str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'projects', 'tools')
@@ -278,23 +278,11 @@ def without_ground(whole: Image.Image, count: int, step: int, height: int) -> Im
     return row
 
 
-def versions(*names: str) -> str:
-    """Names and hashes of shipped weights, which the test of the pictures compares."""
-    return ' '.join(f'{name} {shipped_weights()[name].sha256}' for name in names)
-
-
-def save(figure: Figure, name: str, dpi: int, model: str, drawn_from: str = '') -> None:
-    """Write a WebP file that names the model and what else it is drawn from.
-
-    A PNG file would store its photographs badly.
-    """
+def save(figure: Figure, name: str, dpi: int, **options: Any) -> None:
+    """Write a WebP file: a PNG file would store its photographs badly."""
     drawn = BytesIO()
-    figure.savefig(drawn, dpi=dpi, transparent=True)
-    exif = Image.Exif()
-    exif[ExifTags.Base.ImageDescription] = versions(model)
-    if drawn_from:
-        exif[ExifTags.Base.ImageHistory] = drawn_from
-    Image.open(drawn).save(FOLDER / f'{name}.webp', quality=90, method=6, exif=exif)
+    figure.savefig(drawn, dpi=dpi, **options)
+    Image.open(drawn).save(FOLDER / f'{name}.webp', quality=90, method=6)
 
 
 def vis() -> Image.Image:
@@ -315,15 +303,13 @@ if __name__ == '__main__':
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
         draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
-    segmentor, scores = hero.Segmentor(), hero.scores()
+    segmentor = hero.Segmentor()
+    with matplotlib.rc_context(dict.fromkeys(colours, '#1f2328')):
+        save(before_after.draw(), 'cells', 165)
     for theme, ending in (('light', ''), ('dark', '_dark')):
-        save(hero.draw_wide(segmentor, theme), f'sizes{ending}', 165, SEGMENTOR, scores)
-        save(hero.draw_narrow(segmentor, theme), f'sizes_narrow{ending}', 200, SEGMENTOR, scores)
+        save(hero.draw(segmentor, theme), f'sizes{ending}', 165, transparent=True)
         for name in shipped_weights():
-            save(cards.draw(name, theme), f'card_{name}{ending}', 165, name)
-        for form, dpi in (('', 165), ('_narrow', 200)):
-            picture, name = before_after.draw(theme, narrow=bool(form)), f'cells{form}{ending}'
-            save(picture, name, dpi, before_after.DETECTOR, before_after.version())
+            save(cards.draw(name, theme), f'card_{name}{ending}', 165)
     for name, count in (('sheet_cells', 3), ('sheet_cells_narrow', 2)):
         cell_sheet(count).save(FOLDER / f'{name}.webp', quality=82, method=6)
-    vis().save(FOLDER / 'vis.jpg', quality=82, comment=versions(SEGMENTOR))
+    vis().save(FOLDER / 'vis.jpg', quality=82)

@@ -7,15 +7,15 @@ are px of the shown picture, from its upper left corner.
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-import cv2
 import numpy as np
+from cards import Card, overlay, read_card, spots
 from example_images import CLASSIFIER, DETECTOR, SEGMENTOR, STREET
 from matplotlib import patheffects
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyBboxPatch, Rectangle
 from PIL import Image
-from sheets import Card, Sheet, read_card
 
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
@@ -26,6 +26,27 @@ CHARTS = {SEGMENTOR: 'Streets', DETECTOR: 'Blood cells', CLASSIFIER: 'Ten things
 METRICS = {'mIoU': 'mIoU', 'Box AP': 'box AP', 'Top-1': 'top-1'}
 TRAINED = {SEGMENTOR: (240, 960), DETECTOR: (160, 640), CLASSIFIER: (64, 112)}  # px, before a crop
 CROP = (320, 256)  # px of the images in training
+
+
+POINTS = 0.72  # of a px: the figure has 100 px an inch
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of a picture: ground, text, remarks, lines, curve, and advised sizes."""
+
+    ground: str
+    ink: str
+    soft: str
+    line: str
+    curve: str
+    band: str
+
+
+THEMES = {
+    'light': Theme('white', '#1f2328', '#4a5058', '#d5d9de', '#1b5e9e', '#e3eefa'),
+    'dark': Theme('#171b22', '#e6e9ee', '#b4bac4', '#434a55', '#7db4f0', '#22324a'),
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +68,76 @@ TALL = View((190, 85, 630, 768), (347, 539))
 WIDE = View((0, 300, 1024, 684), (960, 360))
 MIDDLE = View(WHOLE, (560, 373))
 SMALL = View(WHOLE, (240, 160))
+
+
+class Sheet:
+    """A card of ``width`` x ``height`` px to draw on."""
+
+    def __init__(self, width: int, height: int, theme: str) -> None:
+        self.theme = THEMES[theme]
+        self.figure = Figure(figsize=(width / 100, height / 100))
+        self.axis = self.figure.add_axes((0, 0, 1, 1))
+        self.axis.set(xlim=(0, width), ylim=(height, 0))
+        self.axis.axis('off')
+        style = dict(facecolor=self.theme.ground, edgecolor=self.theme.line)
+        shape = FancyBboxPatch((8, 8), width - 16, height - 16, 'round,pad=7', **style)
+        self.axis.add_patch(shape)
+        shape.set_zorder(-1)
+
+    def write(self, x: float, y: float, text: str, size: float = 13, **style: Any) -> None:
+        """Write at a base line, ``size`` px high."""
+        style = dict(color=self.theme.ink, va='baseline') | style
+        self.axis.text(x, y, text, fontsize=size * POINTS, **style)
+
+    def show(self, image: np.ndarray, x: float, base: float, width: float) -> float:
+        """Show an image ``width`` px wide that stands on ``base``; returns its top."""
+        top = base - width * image.shape[0] / image.shape[1]
+        self.axis.imshow(image, extent=(x, x + width, base, top), aspect='auto')
+        return top
+
+    def curve(
+        self,
+        card: Card,
+        *,
+        left: float,
+        right: float,
+        top: float,
+        bottom: float,
+        size: float = 13,
+    ) -> None:
+        """Plot the metric over the widths of the card. The advised ones have another background.
+
+        Args:
+            card: What to plot.
+            left: x of the axis.
+            right: x of its end.
+            top: y of the highest grid line.
+            bottom: y of 0 %.
+            size: Height of the text.
+        """
+        theme = self.theme
+        widths = np.array([score.width for score in card.scores])
+        values = np.array([score.percent for score in card.scores])
+        highest = 20 * np.ceil((values.max() + 4) / 20)
+        places = np.interp(widths, (widths.min(), widths.max()), (left + 36, right - 36))
+        heights = bottom - (bottom - top) * values / highest
+        good = places[[score.is_good for score in card.scores]]
+        start, end = good[0], good[-1]
+        self.axis.add_patch(Rectangle((start, top), end - start, bottom - top, color=theme.band))
+        self.write(start + 10, bottom - 9, 'advised', size, color=theme.soft)
+        for percent in np.arange(0, highest + 1, 20):
+            y = bottom - (bottom - top) * percent / highest
+            self.axis.plot((left, right), (y, y), color=theme.line, linewidth=0.8)
+            self.write(left - 8, y + 4.5, f'{percent:g}', size, ha='right', color=theme.soft)
+        self.axis.plot(places, heights, color=theme.curve, linewidth=2, marker='o', markersize=6)
+        bold = dict(ha='center', weight='bold', color=theme.curve)
+        last = -np.inf
+        for x, y, width, value in zip(places, heights, widths, values, strict=True):
+            if x - last < 3.2 * size:  # its text would cover the one before
+                continue
+            last = x
+            self.write(x, y - 9, f'{value:.1f}', size + 2, **bold)
+            self.write(x, bottom + size + 5, f'{width}', size, ha='center')
 
 
 class Segmentor:
@@ -73,40 +164,11 @@ class Segmentor:
         return image, found['seg_map']
 
 
-def overlay(image: np.ndarray, classes: np.ndarray, palette: np.ndarray) -> np.ndarray:
-    """The image in the colours of its classes, with a white line between two classes."""
-    mixed = (0.5 * image + 0.5 * palette[classes]).astype(np.uint8)
-    edge = cv2.morphologyEx(classes.astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((2, 2))) > 0
-    mixed[edge] = 255
-    return mixed
-
-
-def spots(classes: np.ndarray) -> dict[int, tuple[float, float, float]]:
-    """Of each class x, y and radius in px of the largest circle within its pixels."""
-    found = {}
-    for label in np.unique(classes):
-        inside = np.pad(classes == label, 1).astype(np.uint8)
-        distance = cv2.distanceTransform(inside, cv2.DIST_L2, 5)
-        y, x = np.unravel_index(distance.argmax(), distance.shape)
-        found[int(label)] = (x - 1, y - 1, float(distance.max()))
-    return found
-
-
-def show_classes(
-    sheet: Sheet,
-    image: np.ndarray,
-    classes: np.ndarray,
-    model: Segmentor,
-    x: float,
-    base: float,
-    shown: float,
-) -> float:
-    """Draw an image in the colours of its classes, with their names where they fit.
-
-    Returns the picture's top.
-    """
+def panel(sheet: Sheet, model: Segmentor, view: View, x: float, base: float, scale: float) -> float:
+    """Draw the classes at a size, with their names where they fit; returns the panel's top."""
+    image, classes = model.predict(view)
+    shown = view.size[0] * scale
     top = sheet.show(overlay(image, classes, model.palette), x, base, shown)
-    scale = shown / classes.shape[1]
     outline = [patheffects.withStroke(linewidth=2.5, foreground='#14181f')]
     for label, (across, down, radius) in spots(classes).items():
         name = model.names[label]
@@ -115,15 +177,7 @@ def show_classes(
             middle = np.clip(x + across * scale, x + half, x + shown - half)
             style = dict(ha='center', va='center', color='white', path_effects=outline)
             sheet.write(middle, top + down * scale, name, 14, weight='bold', **style)
-    return top
-
-
-def panel(sheet: Sheet, model: Segmentor, view: View, x: float, base: float, scale: float) -> float:
-    """Draw the classes at a size, with their names where they fit; returns the panel's top."""
-    image, classes = model.predict(view)
-    top = show_classes(sheet, image, classes, model, x, base, view.size[0] * scale)
-    centre = x + view.size[0] * scale / 2
-    sheet.write(centre, base + 20, view.name, 15, ha='center', weight='bold')
+    sheet.write(x + shown / 2, base + 20, view.name, 15, ha='center', weight='bold')
     return top
 
 
@@ -146,14 +200,6 @@ def crop(sheet: Sheet, x: float, y: float, scale: float) -> None:
         sheet.write(*middle, text, 13, ha='center', color=sheet.theme.soft)
 
 
-def scores() -> str:
-    """What the charts show. A test compares it with that of the picture."""
-    return '; '.join(
-        ' '.join(f'{score.width}: {score.percent:.1f}' for score in read_card(name).scores)
-        for name in CHARTS
-    )
-
-
 def chart(sheet: Sheet, name: str, left: float, right: float, y: float) -> None:
     """Plot the accuracy of a shipped model over the width of its test images, below ``y``."""
     card = read_card(name)
@@ -161,10 +207,10 @@ def chart(sheet: Sheet, name: str, left: float, right: float, y: float) -> None:
     sheet.write(left, y, f'{CHARTS[name]}: {METRICS[card.metric]} (%)', 15, weight='bold')
     sheet.write(left, y + 20, f'{card.images:,} test images; trained at {low} to {high} px')
     spans = dict(left=left + 26, right=right, top=y + 36, bottom=y + 136)
-    sheet.curve(card, **spans, text='advised')
+    sheet.curve(card, **spans)
 
 
-def draw_wide(model: Segmentor, theme: str) -> Figure:
+def draw(model: Segmentor, theme: str) -> Figure:
     """The picture for a page of about 900 px."""
     sheet, scale, left, base = Sheet(930, 650, theme), 0.4, 18, 380
     sheet.write(left, 34, f'{TITLE}, one photograph, to scale', 17, weight='bold')
@@ -184,22 +230,4 @@ def draw_wide(model: Segmentor, theme: str) -> Figure:
     sheet.write(left, 446, 'The shipped models at other widths (px)', 17, weight='bold')
     for place, name in enumerate(CHARTS):
         chart(sheet, name, left + 302 * place, left + 302 * place + 284, 476)
-    return sheet.figure
-
-
-def draw_narrow(model: Segmentor, theme: str) -> Figure:
-    """The picture for a phone, 350 px wide."""
-    sheet, scale, left = Sheet(350, 910, theme), 0.327, 18
-    sheet.write(left, 34, TITLE, 16, weight='bold')
-    sheet.write(left, 54, 'One photograph, to scale')
-    panel(sheet, model, LARGE, left, 240, scale)
-    panel(sheet, model, WIDE, left, 394, scale)
-    panel(sheet, model, TALL, left, 606, scale)
-    x = left + TALL.size[0] * scale + 45
-    crop(sheet, x, 430, scale)
-    top = panel(sheet, model, SMALL, x, 606, scale)
-    middle = x + SMALL.size[0] * scale / 2
-    sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
-    legend(sheet, model, left, 644, 3, 108)
-    chart(sheet, SEGMENTOR, left, 332, 740)
     return sheet.figure

@@ -51,15 +51,6 @@ def millions(model):
     return f'{sum(one.numel() for one in model.parameters()) / 1e6:.1f}'
 
 
-@pytest.mark.parametrize('picture', ['backbones.svg', 'backbones_narrow.svg'])
-def test_the_picture_has_the_pegs_of_the_models(picture):
-    """`make pictures` draws it again."""
-    texts = (ROOT / 'docs/figures' / picture).read_text(encoding='utf-8')
-    models = [build(name, arch='small') for name in CLASSES]
-    pegs = [len(model.position_encodings[0].layer_ids) for model in models]
-    assert texts.count('<!-- PEG -->') == sum(pegs)
-
-
 def test_the_table_of_architectures_is_that_of_the_models():
     archs, outputs, _ = tables(backbones)
     expected = []
