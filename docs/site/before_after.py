@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo'))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 
 from cpvt_backbones.analysis.matching import match
