@@ -136,8 +136,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Leave out Sphinx's roles, which docstrings use and Markdown does not know."""
-    return ROLE.sub('', html)
+    """Leave out Sphinx's roles, which docstrings use, and headings of tables without a text."""
+    return ROLE.sub('', html).replace('<th></th>', '<td></td>')
 
 
 def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> None:

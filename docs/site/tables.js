@@ -12,6 +12,7 @@
   for (const table of document.querySelectorAll('.md-typeset table')) {
     if (!table.tHead || table.tBodies[0].rows.length < 6) continue
     for (const [column, head] of [...table.tHead.rows[0].cells].entries()) {
+      if (head.tagName !== 'TH') continue
       head.tabIndex = 0
       head.title = 'Sort'
       const sort = () => {
