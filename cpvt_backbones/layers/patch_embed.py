@@ -6,7 +6,10 @@ from torch import Tensor, nn
 
 from cpvt_backbones.checks import check, check_int, is_int
 
-from .tokens import Grid, is_symbolic, map_to_tokens, pad_to_multiple
+from .tokens import Grid, is_recording, is_symbolic, map_to_tokens, pad_to_multiple
+
+FEW_PATCHES = 256
+"""Patches of an image up to which a linear layer is faster than a convolution on a CPU."""
 
 
 def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]:
@@ -14,19 +17,12 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
 
     Returns tokens (B, N, dim), contiguous, and their grid (H / p, W / p).
     """
-    dtype = feature_map.dtype
-    if torch.is_autocast_enabled('cpu'):
-        dtype = torch.get_autocast_dtype('cpu')
-    if is_symbolic() or feature_map.device.type != 'cpu' or dtype != torch.bfloat16:
+    if not _is_linear(feature_map, proj):
         # From a channels_last convolution the tokens come out contiguous; any later copy would be
         # C / 3 times larger. torch.func.vmap has no contiguous(memory_format=...).
         rows = feature_map.permute(0, 2, 3, 1).contiguous()
         projected = proj(rows.permute(0, 3, 1, 2))
         return map_to_tokens(projected), (projected.shape[2], projected.shape[3])
-    # In bf16 a linear layer over patches: with torch 2.11 and oneDNN on AMX, a bf16 convolution
-    # gives wrong values or NaN for an image one patch wide and six or more high. In fp32 the
-    # convolution is right, and mostly faster: 1.8 times at 800 x 1344 px and patch 16, 1.9 times at
-    # patch 4, on one core.
     patch = proj.kernel_size[0]
     grid = (feature_map.shape[2] // patch, feature_map.shape[3] // patch)
     patches = feature_map.unflatten(3, (grid[1], patch)).unflatten(2, (grid[0], patch))
@@ -38,6 +34,26 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
     else:
         patches = patches.permute(0, 2, 4, 1, 3, 5)
     return F.linear(patches.flatten(3).flatten(1, 2), weight.flatten(1), proj.bias), grid
+
+
+def _is_linear(feature_map: Tensor, proj: nn.Conv2d) -> bool:
+    """Whether patches are projected by a linear layer, and not by a convolution."""
+    if is_symbolic() or feature_map.device.type != 'cpu':
+        return False
+    dtype = feature_map.dtype
+    if torch.is_autocast_enabled('cpu'):
+        dtype = torch.get_autocast_dtype('cpu')
+    # With torch 2.11 and oneDNN on AMX, a bf16 convolution gives wrong values or NaN for an image
+    # one patch wide and six or more high.
+    if dtype == torch.bfloat16:
+        return True
+    # The convolution copies its weights in every call, which costs more than it gains on few
+    # patches of an image. On many it is mostly faster: 1.8 times at 800 x 1344 px and patch 16 on
+    # one core. Maps between stages are channels_last, and faster in the convolution.
+    if is_recording() or feature_map.stride(1) == 1:
+        return False
+    patch = proj.kernel_size[0]
+    return feature_map.shape[2] * feature_map.shape[3] <= FEW_PATCHES * patch**2
 
 
 class PatchEmbed(nn.Module):

@@ -119,7 +119,12 @@ def test_valid_sizes_are_seen_through_compile():
 TRACED = ('column', 'multi_scale_taps_windowed_8', 'pyramid_cls', 'peg_qk', 'rope_mixed')
 
 
-def assert_same_features(found, model, *shapes, tolerance=2e-6):
+# A recorded patch embedding is a convolution, and adds 768 products in another order than the
+# linear layer for few patches: 768**0.5 roundings of 6e-8, on features of size 1 to 3.
+ANOTHER_ORDER = 5e-6
+
+
+def assert_same_features(found, model, *shapes, tolerance=ANOTHER_ORDER):
     for shape in shapes:
         images = torch.randn(shape)
         with torch.no_grad():
