@@ -45,7 +45,7 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
   })
   table.before(field)
 }
-// On a phone, a table of at most twelve rows with words, which is wider than the page or has tall cells, shows its rows as cards.
+// On a phone, a table of at most 30 rows with words, which is wider than the page or has tall cells, shows its rows as cards.
 {
   const narrow = matchMedia('(max-width: 44.9em)')
   const stack = () => {
@@ -57,7 +57,7 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
       const tall = rows.some((row) => row.offsetHeight > 100)
       const words = rows.some((row) => [...row.cells].some((cell) => cell.innerText.length > 24))
       const numbers = table.querySelector('td[style*="right"]') !== null
-      if (!narrow.matches || !(wide || tall) || (numbers && !words) || rows.length > 12) continue
+      if (!narrow.matches || !(wide || tall) || (numbers && !words) || rows.length > 30) continue
       for (const row of rows) {
         for (const [column, cell] of [...row.cells].entries()) {
           cell.dataset.column = heads[column]
