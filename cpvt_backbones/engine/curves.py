@@ -41,7 +41,9 @@ class LossCurveHook(Hook):
     def after_train(self, runner: Any) -> None:
         """Draw the whole training, and say where."""
         file = self._draw(runner)
-        if file is not None:
+        if file is None:
+            runner.logger.info(f'{FILE} was not drawn: no loss is in the log')
+        else:
             runner.logger.info(f'loss and score as a picture: {file}')
 
     @master_only

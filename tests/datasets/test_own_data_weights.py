@@ -115,7 +115,7 @@ def test_the_config_has_the_model_of_the_weights(call, data, tmp_path, kind, tas
     source = randomise(make())
     save(source, tmp_path / 'mine')
     call('make_config', *data(task), '--weights', 'mine', '--out', 'config.py')
-    assert len((tmp_path / 'config.py').read_text().splitlines()) <= 54
+    assert len((tmp_path / 'config.py').read_text().splitlines()) <= 57
     cfg = read_config(tmp_path / 'config.py')
     backbone = build_model(cfg).backbone
     report = load_checkpoint(backbone, cfg.model.backbone.init_cfg)

@@ -132,8 +132,11 @@ test_dataloader = val_dataloader
 ITERATIONS = """max_iters = {length}
 end = max(max_iters, 2)
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
-# At least five checkpoints, from which an interrupted training goes on.
-default_hooks = dict(checkpoint=dict(interval=min(500, max(1, max_iters // 5)){best}))
+# At least five checkpoints, from which an interrupted training goes on, and ten lines of the log.
+default_hooks = dict(
+    checkpoint=dict(interval=min(500, max(1, max_iters // 5)){best}),
+    logger=dict(interval=min(50, max(1, max_iters // 10))),
+)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=end // 10 + 1),
     dict(type='CosineAnnealingLR', eta_min={least}, by_epoch=False, begin=end // 10 + 1, end=end),
