@@ -1,30 +1,37 @@
-"""The first picture of README and site: one segmentor on one photograph, at several sizes.
+"""The first picture of README and site: one segmentor on one photograph, at several sizes, and what
+padding changes.
 
 Above, its classes at each size, to scale; the last size is one that the card does not advise.
-Below, the accuracy of the shipped models on test images of other widths, from their cards. Lengths
-are px of the shown picture, from its upper left corner.
+Below, how much the features of an image in a padded batch differ from those that it has alone, in
+timm's Twins-PCPVT-S and in PyramidCPVT-S with the same weights. Lengths are px of the shown
+picture, from its upper left corner.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+import matplotlib
 import numpy as np
+import timm
+import torch
 from cards import Card, overlay, read_card, spots
-from example_images import CLASSIFIER, DETECTOR, SEGMENTOR, STREET
+from example_images import SEGMENTOR, STREET
 from matplotlib import patheffects
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from PIL import Image
 
+from cpvt_backbones import PyramidCPVT, convert_state_dict
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 
 TITLE = 'One segmentor, one set of weights'
-CHARTS = {SEGMENTOR: 'Streets', DETECTOR: 'Blood cells', CLASSIFIER: 'Ten things'}
-METRICS = {'mIoU': 'mIoU', 'Box AP': 'box AP', 'Top-1': 'top-1'}
-TRAINED = {SEGMENTOR: (240, 960), DETECTOR: (160, 640), CLASSIFIER: (64, 112)}  # px, before a crop
+STAGE, STRIDE = 2, 16  # whose map is compared
+IMAGE, BATCH = (320, 512), (448, 672)  # px, (height, width)
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 CROP = (320, 256)  # px of the images in training
 
 
@@ -33,19 +40,17 @@ POINTS = 0.72  # of a px: the figure has 100 px an inch
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a picture: ground, text, remarks, lines, curve, and advised sizes."""
+    """Colours of a picture: ground, text, remarks and lines."""
 
     ground: str
     ink: str
     soft: str
     line: str
-    curve: str
-    band: str
 
 
 THEMES = {
-    'light': Theme('white', '#1f2328', '#4a5058', '#d5d9de', '#1b5e9e', '#e3eefa'),
-    'dark': Theme('#171b22', '#e6e9ee', '#b4bac4', '#434a55', '#7db4f0', '#22324a'),
+    'light': Theme('white', '#1f2328', '#4a5058', '#d5d9de'),
+    'dark': Theme('#171b22', '#e6e9ee', '#b4bac4', '#434a55'),
 }
 
 
@@ -94,50 +99,6 @@ class Sheet:
         top = base - width * image.shape[0] / image.shape[1]
         self.axis.imshow(image, extent=(x, x + width, base, top), aspect='auto')
         return top
-
-    def curve(
-        self,
-        card: Card,
-        *,
-        left: float,
-        right: float,
-        top: float,
-        bottom: float,
-        size: float = 13,
-    ) -> None:
-        """Plot the metric over the widths of the card. The advised ones have another background.
-
-        Args:
-            card: What to plot.
-            left: x of the axis.
-            right: x of its end.
-            top: y of the highest grid line.
-            bottom: y of 0 %.
-            size: Height of the text.
-        """
-        theme = self.theme
-        widths = np.array([score.width for score in card.scores])
-        values = np.array([score.percent for score in card.scores])
-        highest = 20 * np.ceil((values.max() + 4) / 20)
-        places = np.interp(widths, (widths.min(), widths.max()), (left + 36, right - 36))
-        heights = bottom - (bottom - top) * values / highest
-        good = places[[score.is_good for score in card.scores]]
-        start, end = good[0], good[-1]
-        self.axis.add_patch(Rectangle((start, top), end - start, bottom - top, color=theme.band))
-        self.write(start + 10, bottom - 9, 'advised', size, color=theme.soft)
-        for percent in np.arange(0, highest + 1, 20):
-            y = bottom - (bottom - top) * percent / highest
-            self.axis.plot((left, right), (y, y), color=theme.line, linewidth=0.8)
-            self.write(left - 8, y + 4.5, f'{percent:g}', size, ha='right', color=theme.soft)
-        self.axis.plot(places, heights, color=theme.curve, linewidth=2, marker='o', markersize=6)
-        bold = dict(ha='center', weight='bold', color=theme.curve)
-        last = -np.inf
-        for x, y, width, value in zip(places, heights, widths, values, strict=True):
-            if x - last < 3.2 * size:  # its text would cover the one before
-                continue
-            last = x
-            self.write(x, y - 9, f'{value:.1f}', size + 2, **bold)
-            self.write(x, bottom + size + 5, f'{width}', size, ha='center')
 
 
 class Segmentor:
@@ -200,19 +161,68 @@ def crop(sheet: Sheet, x: float, y: float, scale: float) -> None:
         sheet.write(*middle, text, 13, ha='center', color=sheet.theme.soft)
 
 
-def chart(sheet: Sheet, name: str, left: float, right: float, y: float) -> None:
-    """Plot the accuracy of a shipped model over the width of its test images, below ``y``."""
-    card = read_card(name)
-    low, high = TRAINED[name]
-    sheet.write(left, y, f'{CHARTS[name]}: {METRICS[card.metric]} (%)', 15, weight='bold')
-    sheet.write(left, y + 20, f'{card.images:,} test images; trained at {low} to {high} px')
-    spans = dict(left=left + 26, right=right, top=y + 36, bottom=y + 136)
-    sheet.curve(card, **spans)
+@cache
+def padding_errors() -> dict[str, np.ndarray]:
+    """How much each cell of a map differs when the image lies in a padded batch, relative to the
+    features that the image has alone, (H, W) for timm's model and this package's.
+
+    Both have the same weights, which are not trained.
+    """
+    torch.manual_seed(0)
+    peer = timm.create_model('twins_pcpvt_small').eval()
+    ours = PyramidCPVT(arch='small').eval()
+    ours.load_state_dict(convert_state_dict(peer.state_dict(), ours)[0])
+    photo = Image.open(STREET).crop(WHOLE).resize(IMAGE[::-1], Image.Resampling.BICUBIC)
+    pixels = (np.asarray(photo, np.float32) - MEAN) / STD
+    image = torch.from_numpy(pixels).float().permute(2, 0, 1)[None]
+    batch = torch.zeros(2, 3, *BATCH)
+    batch[:1, :, : IMAGE[0], : IMAGE[1]] = image
+    batch[1] = torch.randn(3, *BATCH)
+    models: dict[str, Callable[..., Any]] = {
+        "timm's Twins-PCPVT-S": partial(peer.forward_intermediates, intermediates_only=True),
+        'PyramidCPVT-S': ours,
+    }
+    errors = {}
+    for name, model in models.items():
+        options = {} if model is not ours else dict(valid_sizes=[IMAGE, BATCH])
+        with torch.no_grad():
+            alone = model(image)[STAGE][0]
+            padded = model(batch, **options)[STAGE][0]
+        padded = padded[:, : alone.shape[1], : alone.shape[2]]
+        errors[name] = ((padded - alone).norm(dim=0) / alone.norm(dim=0)).numpy()
+    return errors
+
+
+def proof(sheet: Sheet, left: float, y: float, width: float) -> None:
+    """Draw the padded image and both models' differences, each ``width`` px wide, below ``y``."""
+    title = 'The same image alone and in a padded batch: how much its features change'
+    sheet.write(left, y, title, 17, weight='bold')
+    base, step = y + 24 + width * BATCH[0] / BATCH[1], width + 20
+    photo = Image.open(STREET).crop(WHOLE).resize(IMAGE[::-1], Image.Resampling.BICUBIC)
+    batch = np.full((*BATCH, 3), 128, np.uint8)
+    batch[: IMAGE[0], : IMAGE[1]] = np.asarray(photo)
+    sheet.show(batch, left, base, width)
+    middle = dict(ha='center')
+    sheet.write(left + width / 2, base + 20, 'in a batch, padding in grey', 15, **middle)
+    for place, (name, error) in enumerate(padding_errors().items(), start=1):
+        x = left + place * step
+        colours = matplotlib.colormaps['inferno'](np.sqrt(np.clip(error, 0, 1)))[..., :3]
+        cells = np.kron((255 * colours).astype(np.uint8), np.ones((STRIDE, STRIDE, 1), np.uint8))
+        shown = np.full((*BATCH, 3), 128, np.uint8)
+        shown[: IMAGE[0], : IMAGE[1]] = cells
+        sheet.show(shown, x, base, width)
+        found = f'{error.min():.0%} to {error.max():.0%}' if error.any() else 'nothing'
+        sheet.write(x + width / 2, base + 20, f'{name}: {found}', 15, weight='bold', **middle)
+    remark = (
+        'Change of each cell of the third map, of its size; black: none. '
+        'Same weights (not trained); 320 x 512 px in 448 x 672 px.'
+    )
+    sheet.write(left, base + 44, remark, 13, color=sheet.theme.soft)
 
 
 def draw(model: Segmentor, theme: str) -> Figure:
     """The picture for a page of about 900 px."""
-    sheet, scale, left, base = Sheet(930, 650, theme), 0.4, 18, 380
+    sheet, scale, left, base = Sheet(930, 714, theme), 0.4, 18, 380
     sheet.write(left, 34, f'{TITLE}, one photograph, to scale', 17, weight='bold')
     legend(sheet, model, left, 58, 3, 110)
     x = float(left)
@@ -227,7 +237,5 @@ def draw(model: Segmentor, theme: str) -> Figure:
     top = panel(sheet, model, SMALL, x, base, scale)
     middle = x + SMALL.size[0] * scale / 2
     sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
-    sheet.write(left, 446, 'The shipped models at other widths (px)', 17, weight='bold')
-    for place, name in enumerate(CHARTS):
-        chart(sheet, name, left + 302 * place, left + 302 * place + 284, 476)
+    proof(sheet, left, 446, 284)
     return sheet.figure
