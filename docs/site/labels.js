@@ -9,7 +9,7 @@ document.querySelector('.md-search')?.setAttribute('aria-label', 'Search')
     }
   }
   const reach = () => {
-    for (const table of document.querySelectorAll('.md-typeset__scrollwrap')) table.tabIndex = 0
+    for (const table of document.querySelectorAll('.md-typeset__scrollwrap, .tabbed-labels')) table.tabIndex = 0
   }
   for (const list of document.querySelectorAll('.md-nav--secondary .md-nav')) {
     list.setAttribute('aria-label', `${list.getAttribute('aria-label')}, on this page`)
