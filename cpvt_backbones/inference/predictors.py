@@ -39,6 +39,7 @@ from cpvt_backbones.checks import (
     check_keywords,
 )
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.layers.blocked_attention import bfloat16_instructions
 from cpvt_backbones.toolboxes import (
     SIZE_ARGUMENTS,
     ConfigInput,
@@ -351,14 +352,10 @@ def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
         major, minor = torch.cuda.get_device_capability(device)
         faster = 'bfloat16' if major >= 8 else 'float32'
         return faster, f'the GPU has compute capability {major}.{minor}, and 8.0 has it'
-    instructions = ('amx_bf16', 'avx512_bf16', 'bf16')
-    # Older releases of torch have no get_capabilities.
-    abilities: dict[str, Any] = getattr(torch.cpu, 'get_capabilities', dict)()
-    found = [name for name in instructions if abilities.get(name)]
-    if torch.device(device).type == 'cpu' and found:
-        return 'bfloat16', f'the processor has {found[0]}'
-    missing = f'no instructions for it were found ({", ".join(instructions)})'
-    return 'float32', f'bfloat16 is slower here: {missing}'
+    instructions = bfloat16_instructions()
+    if torch.device(device).type == 'cpu' and instructions:
+        return 'bfloat16', f'the processor has {instructions}'
+    return 'float32', 'bfloat16 is slower here: the processor has no fast instructions for it'
 
 
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:

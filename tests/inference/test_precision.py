@@ -10,6 +10,7 @@ from torch import nn
 
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor
 from cpvt_backbones.inference.predictors import choose_dtype, reduce_precision
+from cpvt_backbones.layers import blocked_attention
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 
@@ -79,17 +80,32 @@ def test_what_stays_in_float32():
     assert seen['sizes'] == images.valid_sizes
 
 
+@pytest.fixture
+def processor(monkeypatch):
+    """Sets what the processor can do, and whether Intel made it."""
+
+    def pretend(abilities, is_intel):
+        monkeypatch.setattr(torch.cpu, 'get_capabilities', lambda: abilities, raising=False)
+        monkeypatch.setattr(blocked_attention, '_is_intel', lambda: is_intel)
+        blocked_attention.bfloat16_instructions.cache_clear()
+
+    yield pretend
+    blocked_attention.bfloat16_instructions.cache_clear()
+
+
 @pytest.mark.parametrize(
-    ('abilities', 'expected'),
+    ('abilities', 'is_intel', 'expected'),
     [
-        (dict(amx_bf16=True), 'bfloat16'),
-        (dict(avx512_bf16=True), 'bfloat16'),
-        (dict(avx512_f=True), 'float32'),
-        ({}, 'float32'),
+        (dict(amx_bf16=True, avx512_bf16=True), True, 'bfloat16'),
+        (dict(avx512_bf16=True), False, 'bfloat16'),
+        (dict(avx512_bf16=True), True, 'float32'),  # a Xeon whose AMX is hidden
+        (dict(avx512_f=True), False, 'float32'),
+        (dict(bf16=True), False, 'bfloat16'),
+        ({}, True, 'float32'),
     ],
 )
-def test_auto_follows_the_processor(monkeypatch, abilities, expected):
-    monkeypatch.setattr(torch.cpu, 'get_capabilities', lambda: abilities, raising=False)
+def test_auto_follows_the_processor(processor, abilities, is_intel, expected):
+    processor(abilities, is_intel)
     dtype, reason = choose_dtype('auto', 'cpu')
     assert dtype == expected
     assert next(iter(abilities), '') in reason or 'bfloat16 is slower here' in reason

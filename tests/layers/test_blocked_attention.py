@@ -20,7 +20,7 @@ def tensors(queries, keys, *, batch=2, heads=3, dtype=torch.float32):
 @pytest.fixture
 def fast(monkeypatch):
     """A processor with products of bfloat16."""
-    monkeypatch.setattr(blocked_attention, 'has_bfloat16_products', lambda: True)
+    monkeypatch.setattr(blocked_attention, 'bfloat16_instructions', lambda: 'avx512_bf16')
 
 
 @pytest.mark.parametrize('queries, keys', [(1, 1), (511, 7), (1024, 130), (1025, 1), (600, 2049)])
