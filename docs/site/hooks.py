@@ -24,9 +24,10 @@ from cpvt.__main__ import COMMANDS
 from cpvt_backbones.version import __version__
 
 ROOT = Path(__file__).parents[2]
-PAGES = ('README.md', 'C*.md', 'docs/*.md', 'docs/api/*.md')
+PAGES = ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'docs/*.md', 'docs/api/*.md')
 # Pages that others link to, and the navigation does not have.
 UNLISTED = (
+    'CODE_OF_CONDUCT.md',
     'docs/evidence/*.md',
     'configs/**/*.md',
     'projects/**/*.md',
