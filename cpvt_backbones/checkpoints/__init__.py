@@ -1,32 +1,23 @@
 """Checkpoints of this and other packages: find, open safely, recognise, convert, load, write.
 
-Loading has five steps:
-
-1. Locate: a name, address or folder becomes the path of a file (:func:`locate_checkpoint`).
-2. Read: the file becomes tensors and plain data (:func:`read_checkpoint`). Nothing in it is run.
-3. Recognise: the names of the tensors tell the package that wrote them, and the architecture.
-4. Convert: the tensors get the names and shapes of a model (:func:`convert_state_dict`).
-5. Load: :func:`load_checkpoint` does all of this for a backbone. :func:`load_weights` loads a whole
-   detector, segmentor or classifier from its own weights.
+``loading`` is the way of a file into a backbone: find and open (``reading``), recognise, rename,
+fit and report (``conversion``). ``whole`` loads a whole detector, segmentor or classifier, from its
+own weights or from those of another package. ``mmengine_loader`` reads for mmengine, and checks
+what mmengine loads. ``described`` reads what a name or a ``config.json`` says of a model, and
+``classes`` what it was trained for. ``reading`` knows no model, and ``conversion`` opens no file.
 
 :func:`export_state_dict` renames weights for other packages.
-
-The modules: ``reading`` has steps 1 and 2 and knows no model. ``conversion`` has steps 3 and 4 and
-opens no file. ``described`` reads what a name or a ``config.json`` says of the model, and
-``classes`` what it was trained for. ``mmengine_loader`` reads for mmengine and
-checks what mmengine loads.
 """
 
 from .classes import classes_of
 from .conversion.architecture import Architecture
-from .conversion.convert import convert_state_dict
 from .conversion.exporting import TARGETS, export_state_dict
 from .conversion.families import SOURCES
 from .conversion.public import public_backbone
 from .described import named_backbone, recognise_backbone, stored_config, trained_backbone
-from .loading import load_checkpoint, load_weights, naming_file, unwrap, weights_in
+from .loading import convert_state_dict, load_checkpoint, naming_file
 from .mmengine_loader import check_loaded
-from .reading.files import (
+from .reading.finding import (
     INTERRUPTED,
     POINTER,
     locate_checkpoint,
@@ -42,4 +33,5 @@ from .reading.writing import (
     lock_file,
     write_checkpoint,
 )
-from .report import CheckpointError, ConversionReport
+from .report import CheckpointError, ConversionReport, Reason
+from .whole import load_weights, unwrap, weights_in

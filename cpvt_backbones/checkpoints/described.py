@@ -17,8 +17,9 @@ from .conversion.families import known_to_differ
 from .conversion.public import public_backbone
 from .conversion.timm_config import apply_timm_config
 from .conversion.transformers_config import MODEL_TYPES, apply_config
-from .reading.files import locate_checkpoint, stored_source
+from .reading.finding import locate_checkpoint
 from .reading.json_files import read_json
+from .reading.opening import stored_source
 from .report import CheckpointError
 
 # Arguments that a public name or a config.json may leave out.
@@ -103,7 +104,7 @@ def trained_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
         A config, ``dict(type=..., ...)``; ``None`` if the checkpoint has none that says so.
     """
     try:
-        lines = ast.parse(stored_source(checkpoint)).body
+        lines = ast.parse(stored_source(locate_checkpoint(checkpoint))).body
         models = [
             _literal(line.value)
             for line in lines

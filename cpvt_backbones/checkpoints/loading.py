@@ -1,4 +1,16 @@
-"""Load a checkpoint into a model."""
+"""The way of a file into a backbone: find, open, recognise, rename, fit, report.
+
+Each step is a function of its own module, and returns a value that the next step takes:
+
+1. ``reading.finding.locate_checkpoint``: path of the file on this machine.
+2. ``reading.opening.open_checkpoint``: its tensors and plain data.
+3. ``conversion.families.recognise``: ``Recognised``, the weights of a backbone and their family.
+4. ``conversion.renaming.rename``: ``Renamed``, the weights by this package's names.
+5. ``conversion.fitting.fit``: ``Fitted``, the weights in the shapes of the model.
+6. ``conversion.reporting.report_conversion``: a :class:`ConversionReport`.
+
+Beside the weights, :func:`describe` reads what a name or a ``config.json`` says of their model.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -6,21 +18,20 @@ from os import PathLike
 from typing import Any
 
 from mmengine.logging import print_log
-from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import Tensor, nn
 
 from cpvt_backbones.checks import list_of_dicts
+from cpvt_backbones.errors import InputTypeError
 from cpvt_backbones.layers import Attention
 from cpvt_backbones.layers.rope import TEMPERATURES
-from cpvt_backbones.weights import shipped_weights
 
-from .classes import SAME_CLASSES, class_difference, classes_of, stored_meta
-from .conversion.convert import check_values, convert_state_dict
-from .conversion.families import known_to_differ, stored_weights
+from .conversion.families import known_to_differ, recognise
+from .conversion.fitting import fit
+from .conversion.renaming import rename
+from .conversion.reporting import check_values, raise_if_unfit, report_conversion
 from .described import describe
-from .reading.files import read_checkpoint
-from .report import CheckpointError, ConversionReport, shorten
-from .whole import fit_whole_model, missing_weights
+from .reading.finding import read_checkpoint
+from .report import CheckpointError, ConversionReport
 
 
 def load_checkpoint(
@@ -85,6 +96,80 @@ def load_checkpoint(
     return report
 
 
+def convert_state_dict(
+    state_dict: Mapping[str, Any],
+    model: nn.Module,
+    *,
+    prefix: str | None = None,
+    allow_missing: str | Iterable[str] = (),
+    ema: bool = False,
+    table_grid: Sequence[Any] | None = None,
+) -> tuple[dict[str, Tensor], ConversionReport]:
+    """Convert weights of a ViT, DeiT, PVT, Twins or CPVT to a state dict of a backbone of
+    this package.
+
+    **Names.** The names of the authors, timm, transformers, mmdet, mmseg, mmpretrain and this
+    package are recognised. They may be inside wrappers (``model``, ``state_dict``) and under
+    prefixes (``module.``, ``backbone.``, ``_orig_mod.``). Any other prefix is found if it is the
+    only one.
+
+    **Shapes.** A learned table of another grid is resized. A patch embedding for RGB is fitted to
+    another number of channels. In a :class:`CPVT` or :class:`MultiScaleCPVT` it is also fitted to
+    the patch size.
+
+    **PEGs.** PEGs that the source lacks start as the identity. Before any training, the model then
+    computes what the source computes without its table.
+
+    Args:
+        state_dict: A state dict, or a whole checkpoint that holds one; not changed.
+        model: :class:`CPVT`, :class:`MultiScaleCPVT` or :class:`PyramidCPVT`.
+        prefix: Convert the keys under this prefix only, such as ``'teacher'`` in a checkpoint with
+            weights under ``teacher`` and ``student``; ``None`` finds the prefix.
+        allow_missing: Keys of new parts of the model that the source may lack, or patterns such as
+            ``'pos_block.*'``. New parts are position encodings, class, distillation and register
+            tokens, layer scales, and adapters (``adapter`` or ``lora`` in the name). No other key
+            may be missing.
+        ema: Whether to convert the averaged weights that are stored beside the others. mmengine's
+            ``EMAHook`` stores them in place of the others; there they are converted either way.
+        table_grid: Grid (height, width) in tokens of the source's learned table, or one pair for
+            each stage of a pyramid. Pass it where the source does not say it and a square would be
+            a guess: 16 entries may be a grid of 4 x 4 or of 2 x 8 tokens.
+
+    Returns:
+        The state dict, to be loaded with ``strict=False``, and the :class:`ConversionReport`.
+
+    Raises:
+        CheckpointError: There are no weights, the names are unknown, the architecture or a shape
+            differs, the trunk is incomplete, or values are NaN, infinite or integers.
+        TypeError: ``model`` is no backbone of this package.
+
+    Examples:
+        >>> from cpvt_backbones import CPVT, convert_state_dict
+        >>> source, model = CPVT(arch='tiny'), CPVT(arch='tiny')
+        >>> lightning = {f'net.{k}': v for k, v in source.state_dict().items()}
+        >>> weights, report = convert_state_dict(lightning, model)
+        >>> report.prefix
+        'net.'
+        >>> model.load_state_dict(weights)
+        <All keys matched successfully>
+    """
+    if not hasattr(model, 'position_encodings') or getattr(model, 'depths', None) is None:
+        accepted = (
+            'a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its'
+            ' backbone)'
+        )
+        raise InputTypeError(f'model must be {accepted}, got {type(model).__name__}')
+    recognised = recognise(state_dict, prefix=prefix, ema=ema)
+    renamed = rename(recognised)
+    fitted = fit(renamed, model, table_grid=table_grid)
+    report = report_conversion(fitted, model, allow_missing=allow_missing)
+    raise_if_unfit(report, model)
+    wanted = model.state_dict()
+    result = {key: part.value for key, part in fitted.parts.items() if key in wanted}
+    check_values(result, wanted)
+    return result, report
+
+
 def _differences(model: nn.Module, source: Mapping[str, Any]) -> list[str]:
     """What is known of the source's model, no key shows, and this model has otherwise."""
     wanted = {key: source[key] for key in ('norm_eps', 'activation') if key in source}
@@ -116,120 +201,6 @@ def _rotation(
 ) -> tuple[str, float | None]:
     """Mode and temperature of a rotary encoding, by its arguments."""
     return mode, TEMPERATURES.get(str(mode)) if temperature is None else temperature
-
-
-def load_weights(
-    model: nn.Module,
-    checkpoint: str | PathLike[str],
-    *,
-    prefix: str = '',
-    strict: bool = False,
-    classes: list[str] | None = None,
-) -> dict[str, Any]:
-    """Load a checkpoint into the whole model that it was saved from.
-
-    The trunk may have the names of another package, see :func:`fit_whole_model`. Weights that do
-    not fit are an error.
-
-    Args:
-        model: Detector, segmentor, classifier or a part of one, alone or in a wrapper that
-            :func:`unwrap` removes; changed in place.
-        checkpoint: File, folder, address or name, see :func:`read_checkpoint`.
-        prefix: Load the keys under this prefix only, such as ``'backbone.'``.
-        strict: Whether to refuse weights that the model lacks, too.
-        classes: Names of the config's classes; ``None`` if they are not known.
-
-    Returns:
-        ``meta`` of the checkpoint; an empty dict without it.
-
-    Raises:
-        FileNotFoundError: There is no such file or folder.
-        CheckpointError: The checkpoint cannot be read, lacks weights, has other shapes, has values
-            that are NaN, infinite or integers, or has other classes or another order of classes.
-
-    Examples:
-        >>> from cpvt_backbones.analysis.complexity import build_model
-        >>> from cpvt_backbones.checkpoints import load_weights
-        >>> from cpvt_backbones.inference import read_config
-        >>> from cpvt_backbones.weights import find_shipped
-        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
-        >>> classifier = build_model(read_config(shipped.config_file))
-        >>> meta = load_weights(classifier, shipped.name)  # or 'model.pth'
-        >>> meta['dataset_meta']['classes'][:2]
-        ['tench', 'English springer']
-    """
-    model = unwrap(model)
-    wanted = model.state_dict()
-    content = read_checkpoint(checkpoint)
-    with naming_file(checkpoint):
-        weights = fit_whole_model(weights_in(content, prefix), model)
-        others = [
-            key
-            for key, value in weights.items()
-            if key in wanted and value.shape != wanted[key].shape
-        ]
-        if others:
-            shapes = f'{tuple(weights[others[0]].shape)}, not {tuple(wanted[others[0]].shape)}'
-            fault = (
-                f'{len(others)} of {len(wanted)} weights have other shapes ({shapes}):'
-                f' {shorten(others)}'
-            )
-            raise CheckpointError(f'it does not fit the model: {fault}')
-        check_values(weights, wanted)
-        with missing_weights(model) as missing:
-            unexpected = model.load_state_dict(weights, strict=False).unexpected_keys
-        about = shipped_weights().get(str(checkpoint))
-        refuse_missing(missing, weights, model, about=about.about if about else '')
-        if strict and unexpected:
-            fault = f'{len(unexpected)} of {len(weights)} weights: {shorten(unexpected)}'
-            raise CheckpointError(f'it does not fit the model: the model lacks {fault}')
-        meta = stored_meta(content, checkpoint)
-        if difference := class_difference(classes_of(meta), classes):
-            raise CheckpointError(f'{difference}; {SAME_CLASSES}')
-    return meta
-
-
-def refuse_missing(
-    missing: list[str], weights: Mapping[str, Tensor], model: nn.Module, *, about: str = ''
-) -> None:
-    """Refuse weights that leave a part of the model random.
-
-    Args:
-        missing: Weights of the model that were not loaded.
-        weights: The weights.
-        model: The model.
-        about: Description of the weights, if it is known.
-
-    Raises:
-        CheckpointError: ``missing`` is not empty.
-    """
-    if not missing:
-        return
-    wanted = model.state_dict()
-    fault = f'it lacks {len(missing)} of {len(wanted)} weights: {shorten(missing)}'
-    foreign = [key for key in weights if key not in wanted]
-    if foreign:
-        fault += f'; the model lacks {len(foreign)} of its weights: {shorten(foreign)}'
-    if about:
-        fault += f'; these are weights of: {about}'
-    raise CheckpointError(f'it does not fit the model: {fault}')
-
-
-def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
-    """The tensors of a checkpoint whose keys start with ``prefix``; the prefix is removed."""
-    weights = {}
-    for key, value in stored_weights(content).items():
-        key = key.removeprefix('module.')
-        if key.startswith(prefix) and isinstance(value, Tensor):
-            weights[key.removeprefix(prefix)] = value
-    return weights
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """Take a model out of mmengine's wrappers: data parallel, test-time augmentation."""
-    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.get_submodule('module')
-    return model
 
 
 @contextmanager

@@ -13,12 +13,20 @@ from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
 from .classes import SAME_CLASSES, class_difference, classes_of, keep_rows, stored_meta
-from .conversion.convert import check_values
 from .conversion.families import stored_weights
-from .loading import naming_file, refuse_missing, unwrap, weights_in
-from .reading.files import read_checkpoint
+from .conversion.reporting import check_values
+from .loading import naming_file
+from .reading.finding import read_checkpoint
 from .report import CheckpointError, shorten
-from .whole import check_kind, find_trunks, fit_whole_model, missing_weights
+from .whole import (
+    check_kind,
+    find_trunks,
+    fit_whole_model,
+    missing_weights,
+    refuse_missing,
+    unwrap,
+    weights_in,
+)
 
 _FILE = 'cpvt_backbones.file'  # in the metadata of a state dict: where it was read
 _NAMED: dict[str, Callable[[], dict[str, str]]] = {

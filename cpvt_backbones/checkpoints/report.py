@@ -1,6 +1,7 @@
 """The report of a conversion, and the error that carries it."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from cpvt_backbones.errors import InputError
 
@@ -13,6 +14,73 @@ def shorten(items: list[str], *, shown: int = 4) -> str:
     return ', '.join(items[:shown]) + (f' and {more} more' if more > 0 else '')
 
 
+class Reason(str, Enum):
+    """Why the result lacks a key of the checkpoint, or has values that the checkpoint lacks."""
+
+    NO_TENSOR = 'no tensor'
+    COMPUTED = 'computed by the formula'
+    KEY_BIAS = 'applied to the bias: that of keys is zero'
+    PRETRAINING = 'of masked pretraining'
+    DECODER = 'decoder of masked pretraining'
+    NOT_BUILT = 'of a block or stage that no output needs (out_indices)'
+
+    NOT_UNDER_PREFIX = 'not under the prefix'
+    HEAD = 'classifier head'
+    POOLING = 'pooling for a classifier'
+    PROJECTION = 'projection of contrastive pretraining'
+    NECK = 'neck behind the trunk'
+    PYRAMID = 'only MultiScaleCPVT has it'
+
+    NO_CLS_TOKEN = 'the model has no class token'
+    NO_DIST_TOKEN = 'the model has no distillation token'
+    NO_REGISTERS = 'the model has no register tokens'
+    NO_TABLE = 'the model has no learned table'
+    NO_PEG = 'the model has no such PEG'
+    NO_FREQUENCIES = 'the model has no learned rotary frequencies'
+    NO_RELATIVE = 'the model has no relative position encoding'
+    NO_LAST_NORM = 'the model does not normalise its last block'
+
+    NO_KEY_THERE = 'the other package has no such key'
+    NO_NORM_THERE = "mmseg's PCPVT has no final norm"
+
+    ZERO_BIAS = 'zero: the source embeds patches without a bias'
+    IDENTITY_PEG = 'the source has no PEG: it starts as the identity'
+    POOLED_NORM = (
+        'the source averages tokens and normalises the mean; this package does the reverse'
+    )
+
+    def __str__(self) -> str:
+        return self.value
+
+
+# Keys without which every output is the same, those of heads and necks included.
+NOT_USED = frozenset(
+    {
+        Reason.NO_TENSOR,
+        Reason.COMPUTED,
+        Reason.KEY_BIAS,
+        Reason.PRETRAINING,
+        Reason.DECODER,
+        Reason.NOT_BUILT,
+    }
+)
+# What makes the outputs of a model differ from those of the source.
+OTHER_OUTPUTS = frozenset(
+    {
+        Reason.NO_CLS_TOKEN,
+        Reason.NO_DIST_TOKEN,
+        Reason.NO_REGISTERS,
+        Reason.NO_TABLE,
+        Reason.NO_PEG,
+        Reason.NO_FREQUENCIES,
+        Reason.NO_RELATIVE,
+        Reason.NO_LAST_NORM,
+        Reason.IDENTITY_PEG,
+        Reason.POOLED_NORM,
+    }
+)
+
+
 @dataclass
 class ConversionReport:
     """What :func:`convert_state_dict` or :func:`export_state_dict` did; ``print(report)`` shows it.
@@ -23,8 +91,9 @@ class ConversionReport:
         prefix: Text that was removed from every key of the checkpoint, such as ``'backbone.'``.
         loaded: Keys of the result that come from the checkpoint.
         renamed: (key in the checkpoint, key in the result) where they differ.
-        dropped: Keys of the checkpoint that the outputs do not need, and the reason.
-        added: Keys of the result that the checkpoint lacks, and a description of their values.
+        dropped: Keys of the checkpoint that the outputs do not need, and the :class:`Reason`.
+        added: Keys of the result that the checkpoint lacks, and the :class:`Reason`, which
+            describes their values.
         missing: Keys of the model that the result lacks, and why that is allowed; an empty
             reason: it is not allowed.
         mismatched: Keys of another shape, and both shapes: in the checkpoint and in the model.
@@ -37,10 +106,10 @@ class ConversionReport:
         >>> deit = CPVT(arch='tiny', position=dict(type='Learned'))
         >>> model = CPVT(arch='tiny', position=dict(type='PEG'))
         >>> _, report = convert_state_dict(deit.state_dict(), model)
-        >>> len(report.loaded), report.dropped['pos_embed.0']
+        >>> len(report.loaded), report.dropped['pos_embed.0'].value
         (149, 'the model has no learned table')
-        >>> report.added['pos_block.0.proj.0.weight']
-        'the source has no PEG: it starts as the identity'
+        >>> print(report.added['pos_block.0.proj.0.weight'])
+        the source has no PEG: it starts as the identity
     """
 
     source: str = ''
@@ -48,8 +117,8 @@ class ConversionReport:
     prefix: str = ''
     loaded: list[str] = field(default_factory=list)
     renamed: list[tuple[str, str]] = field(default_factory=list)
-    dropped: dict[str, str] = field(default_factory=dict)
-    added: dict[str, str] = field(default_factory=dict)
+    dropped: dict[str, Reason] = field(default_factory=dict)
+    added: dict[str, Reason] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -65,7 +134,8 @@ class ConversionReport:
             by_reason: dict[str, list[str]] = {}
             for key, reason in getattr(self, title).items():
                 by_reason.setdefault(reason, []).append(key)
-            by_reason.pop(f'not under {_TRUNK!r}', None)  # neck and heads; the first line says it
+            if self.prefix == _TRUNK:  # the first line says it
+                by_reason.pop(Reason.NOT_UNDER_PREFIX, None)
             for reason, group in by_reason.items():
                 lines.append(
                     f'  {title} {len(group)}: {shorten(group)}' + (f' ({reason})' if reason else '')

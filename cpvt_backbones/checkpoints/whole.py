@@ -10,13 +10,28 @@ serves pretraining.
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from os import PathLike
 from typing import Any
 
 from mmengine.logging import print_log
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import Tensor, nn
 
-from .conversion.convert import convert_state_dict
-from .report import CheckpointError, ConversionReport, shorten
+from cpvt_backbones.weights import shipped_weights
+
+from .classes import SAME_CLASSES, class_difference, classes_of, stored_meta
+from .conversion.families import stored_weights
+from .conversion.reporting import check_values
+from .loading import convert_state_dict, naming_file
+from .reading.finding import read_checkpoint
+from .report import (
+    NOT_USED,
+    OTHER_OUTPUTS,
+    CheckpointError,
+    ConversionReport,
+    Reason,
+    shorten,
+)
 
 # Prefixes in front of all keys of a whole model.
 _WRAPPERS = ('module.', 'model.', '_orig_mod.')
@@ -26,16 +41,122 @@ _HEADS = ('head.fc', 'head.layers.head', 'head', 'fc', 'classifier', 'cls_classi
 _DISTILLED_HEADS = ('head.layers.head_dist', 'head_dist', 'distillation_classifier')
 # Heads that only a training uses.
 _TRAINING_ONLY = 'auxiliary'
-# Parts of a file of a classifier that no output needs.
-_NOT_USED = (
-    'no tensor',
-    'computed by the formula',
-    'of masked pretraining',
-    'decoder of masked pretraining',
-    'of a block or stage that no output needs (out_indices)',
-)
 # Parts that the dense models of PVT's and Twins' authors store and do not call.
-_NOT_CALLED = ('the model does not normalise its last block', 'the model has no class token')
+_NOT_CALLED = frozenset({Reason.NO_LAST_NORM, Reason.NO_CLS_TOKEN})
+
+
+def load_weights(
+    model: nn.Module,
+    checkpoint: str | PathLike[str],
+    *,
+    prefix: str = '',
+    strict: bool = False,
+    classes: list[str] | None = None,
+) -> dict[str, Any]:
+    """Load a checkpoint into the whole model that it was saved from.
+
+    The trunk may have the names of another package, see :func:`fit_whole_model`. Weights that do
+    not fit are an error.
+
+    Args:
+        model: Detector, segmentor, classifier or a part of one, alone or in a wrapper that
+            :func:`unwrap` removes; changed in place.
+        checkpoint: File, folder, address or name, see :func:`read_checkpoint`.
+        prefix: Load the keys under this prefix only, such as ``'backbone.'``.
+        strict: Whether to refuse weights that the model lacks, too.
+        classes: Names of the config's classes; ``None`` if they are not known.
+
+    Returns:
+        ``meta`` of the checkpoint; an empty dict without it.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        CheckpointError: The checkpoint cannot be read, lacks weights, has other shapes, has values
+            that are NaN, infinite or integers, or has other classes or another order of classes.
+
+    Examples:
+        >>> from cpvt_backbones.analysis.complexity import build_model
+        >>> from cpvt_backbones.checkpoints import load_weights
+        >>> from cpvt_backbones.inference import read_config
+        >>> from cpvt_backbones.weights import find_shipped
+        >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
+        >>> classifier = build_model(read_config(shipped.config_file))
+        >>> meta = load_weights(classifier, shipped.name)  # or 'model.pth'
+        >>> meta['dataset_meta']['classes'][:2]
+        ['tench', 'English springer']
+    """
+    model = unwrap(model)
+    wanted = model.state_dict()
+    content = read_checkpoint(checkpoint)
+    with naming_file(checkpoint):
+        weights = fit_whole_model(weights_in(content, prefix), model)
+        others = [
+            key
+            for key, value in weights.items()
+            if key in wanted and value.shape != wanted[key].shape
+        ]
+        if others:
+            shapes = f'{tuple(weights[others[0]].shape)}, not {tuple(wanted[others[0]].shape)}'
+            fault = (
+                f'{len(others)} of {len(wanted)} weights have other shapes ({shapes}):'
+                f' {shorten(others)}'
+            )
+            raise CheckpointError(f'it does not fit the model: {fault}')
+        check_values(weights, wanted)
+        with missing_weights(model) as missing:
+            unexpected = model.load_state_dict(weights, strict=False).unexpected_keys
+        about = shipped_weights().get(str(checkpoint))
+        refuse_missing(missing, weights, model, about=about.about if about else '')
+        if strict and unexpected:
+            fault = f'{len(unexpected)} of {len(weights)} weights: {shorten(unexpected)}'
+            raise CheckpointError(f'it does not fit the model: the model lacks {fault}')
+        meta = stored_meta(content, checkpoint)
+        if difference := class_difference(classes_of(meta), classes):
+            raise CheckpointError(f'{difference}; {SAME_CLASSES}')
+    return meta
+
+
+def refuse_missing(
+    missing: list[str], weights: Mapping[str, Tensor], model: nn.Module, *, about: str = ''
+) -> None:
+    """Refuse weights that leave a part of the model random.
+
+    Args:
+        missing: Weights of the model that were not loaded.
+        weights: The weights.
+        model: The model.
+        about: Description of the weights, if it is known.
+
+    Raises:
+        CheckpointError: ``missing`` is not empty.
+    """
+    if not missing:
+        return
+    wanted = model.state_dict()
+    fault = f'it lacks {len(missing)} of {len(wanted)} weights: {shorten(missing)}'
+    foreign = [key for key in weights if key not in wanted]
+    if foreign:
+        fault += f'; the model lacks {len(foreign)} of its weights: {shorten(foreign)}'
+    if about:
+        fault += f'; these are weights of: {about}'
+    raise CheckpointError(f'it does not fit the model: {fault}')
+
+
+def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
+    """The tensors of a checkpoint whose keys start with ``prefix``; the prefix is removed."""
+    weights = {}
+    for key, value in stored_weights(content).items():
+        key = key.removeprefix('module.')
+        if key.startswith(prefix) and isinstance(value, Tensor):
+            weights[key.removeprefix(prefix)] = value
+    return weights
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Take a model out of mmengine's wrappers: data parallel, test-time augmentation."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.get_submodule('module')
+    return model
 
 
 def find_trunks(model: nn.Module) -> dict[str, nn.Module]:
@@ -152,7 +273,9 @@ def _fit_part(
     converted, report = convert_state_dict(part, trunk)
     is_classifier = bool(_find(_HEADS, wanted))
     is_pyramid = not hasattr(trunk, 'depth')
-    _refuse_other_outputs(report, but=_NOT_CALLED if is_pyramid and not is_classifier else ())
+    _refuse_other_outputs(
+        report, but=_NOT_CALLED if is_pyramid and not is_classifier else frozenset()
+    )
     return _join(converted, prefix, rest, wanted, report)
 
 
@@ -162,7 +285,7 @@ def _fit_classifier(
     """Convert a classifier of timm, transformers or a trunk's authors, with its last layer."""
     converted, report = convert_state_dict(weights, trunk)
     _refuse_other_outputs(report)
-    rest = {key: weights[key] for key, reason in report.dropped.items() if reason not in _NOT_USED}
+    rest = {key: weights[key] for key, reason in report.dropped.items() if reason not in NOT_USED}
     return _join(converted, prefix, rest, wanted, report)
 
 
@@ -218,24 +341,18 @@ def _rename_heads(rest: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> M
     return rest if renamed.keys() == rest.keys() else renamed
 
 
-def _refuse_other_outputs(report: ConversionReport, *, but: Collection[str] = ()) -> None:
+def _refuse_other_outputs(report: ConversionReport, *, but: Collection[str] = frozenset()) -> None:
     """Refuse a conversion after which the trunk computes something else than its source.
 
     Args:
         report: Of the conversion.
         but: Reasons to drop a part that change no output.
     """
+    parts = [*report.dropped.items(), *report.added.items()]
     faults = [
-        f'{key}: {reason}'
-        for key, reason in report.dropped.items()
-        if reason.startswith('the model') and reason not in but
+        f'{key}: {reason}' for key, reason in parts if reason in OTHER_OUTPUTS and reason not in but
     ]
-    faults += [
-        f'{key}: {reason}'
-        for key, reason in report.added.items()
-        if reason.startswith('the source has no PEG')
-    ]
-    faults += [note for note in report.notes if note.startswith('the source averages tokens')]
+    faults += [note for note in report.notes if note in OTHER_OUTPUTS]
     if faults:
         more = f' (and {len(faults) - 1} more)' if len(faults) > 1 else ''
         advice = "the backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=...)"

@@ -20,8 +20,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch import Tensor, nn
 
-from cpvt_backbones.checkpoints import CheckpointError, unwrap
-from cpvt_backbones.checkpoints.loading import weights_in
+from cpvt_backbones.checkpoints import CheckpointError, unwrap, weights_in
 from cpvt_backbones.errors import InputError
 
 from .resuming import GRADIENTS, PROGRESS, wrappers_of

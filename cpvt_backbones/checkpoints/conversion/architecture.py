@@ -15,7 +15,7 @@ from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.layers.learned_table import prefix_tokens, table_layout
 
 from ..report import CheckpointError
-from .families import Family, recognise, stored_weights
+from .families import Family, recognise
 from .renaming import hidden_rotation, is_eva02, rename
 
 # The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
@@ -84,7 +84,7 @@ def recognise_architecture(
     Raises:
         CheckpointError: No weights, unknown names, or a trunk without its first parts.
     """
-    source = recognise(stored_weights(checkpoint, ema=ema), prefix=prefix)
+    source = recognise(checkpoint, prefix=prefix, ema=ema)
     parts = rename(source).parts
     weights = {name: part.value for name, part in parts.items()}
     family = source.family

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cpvt_backbones.checks import check_choice
 
-from ..report import CheckpointError, ConversionReport
+from ..report import CheckpointError, ConversionReport, Reason
 
 TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')  # namings of weights
 
@@ -68,8 +68,9 @@ def export_state_dict(
     for key, value in state_dict.items():
         if to != 'cpvt' and _GRID.match(key):
             height, width = value.tolist()
-            report.dropped[key] = (
-                f'{to} has no such key: build its model for {height} x {width} tokens'
+            report.dropped[key] = Reason.NO_KEY_THERE
+            report.notes.append(
+                f'{to} stores no grid of a table: build its model for {height} x {width} tokens'
             )
             continue
         name = key
@@ -78,7 +79,7 @@ def export_state_dict(
         if _is_windowed(key, state_dict):  # its attention is no torch.nn.MultiheadAttention
             name = name.replace('.attn.attn.out_proj.', '.attn.proj.')
         if to == 'mmseg' and name.startswith('norm.'):
-            report.dropped[key] = "mmseg's PCPVT has no final norm"
+            report.dropped[key] = Reason.NO_NORM_THERE
             continue
         if to == 'mmseg' and '.attn.kv.' in name:
             continue  # joined with its query

@@ -1,6 +1,4 @@
-"""Step 1, recognise: the kinds of checkpoint by their keys, and the rules that rename the keys to
-this package's.
-"""
+"""Recognise: the kinds of checkpoint by their keys, and the rules that rename the keys."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..report import CheckpointError, shorten
+from ..report import CheckpointError, Reason, shorten
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
 Found = dict[
@@ -279,8 +277,10 @@ _KNOWN_TO_DIFFER = (
 def known_to_differ(checkpoint: Any) -> str:
     """Why public weights of this name compute something else in any model here; '' if not known."""
     name = str(checkpoint).replace('\\', '/').rpartition('/')[2]
-    reasons = [reason for pattern, reason in _KNOWN_TO_DIFFER if re.match(pattern, name)]
-    return reasons[0] if reasons else ''
+    for pattern, reason in _KNOWN_TO_DIFFER:
+        if re.match(pattern, name):
+            return reason
+    return ''
 
 
 # Prefixes of a backbone's keys in wrappers and whole models.
@@ -344,15 +344,21 @@ class Recognised:
     family: Family
     weights: Found
     prefix: str
-    dropped: dict[str, str]
+    dropped: dict[str, Reason]
 
 
-def recognise(weights: Mapping[str, Any], *, prefix: str | None) -> Recognised:
+def recognise(checkpoint: Any, *, prefix: str | None = None, ema: bool = False) -> Recognised:
     """Return the family and the weights of a backbone.
 
+    Args:
+        checkpoint: A state dict, or a whole checkpoint that holds one.
+        prefix: See :func:`convert_state_dict`.
+        ema: See there.
+
     Raises:
-        CheckpointError: ``prefix`` or the keys are unknown.
+        CheckpointError: There are no weights, or ``prefix`` or the keys are unknown.
     """
+    weights = stored_weights(checkpoint, ema=ema)
     tensors = {str(key): value for key, value in weights.items() if isinstance(value, Tensor)}
     # torch.compile wraps a whole model, or any module in it.
     found = {key.replace('_orig_mod.', ''): (key, value) for key, value in tensors.items()}
@@ -371,9 +377,9 @@ def recognise(weights: Mapping[str, Any], *, prefix: str | None) -> Recognised:
         wrapper = next((p for p in PREFIXES if any(key.startswith(p) for key in inner)), None)
         removed += wrapper or _only_prefix(inner, removed)
         inner = _under(removed, found)
-    dropped = {str(key): 'no tensor' for key in weights if str(key) not in tensors}
+    dropped = {str(key): Reason.NO_TENSOR for key in weights if str(key) not in tensors}
     used = {old for old, _ in inner.values()}
-    dropped |= {old: f'not under {removed!r}' for old, _ in found.values() if old not in used}
+    dropped |= {old: Reason.NOT_UNDER_PREFIX for old, _ in found.values() if old not in used}
     return Recognised(family, inner, removed, dropped)
 
 

@@ -1,9 +1,10 @@
-"""Step 3, fit: tables and patch embeddings of other sizes, and the parts that the source lacks."""
+"""Fit: tables and patch embeddings of other sizes, and the parts that the source lacks."""
 
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -23,70 +24,96 @@ from cpvt_backbones.layers.learned_table import (
 from cpvt_backbones.layers.peg import identity_init
 from cpvt_backbones.layers.tokens import Grid
 
-from ..report import CheckpointError
+from ..report import CheckpointError, Reason
 from .families import Recognised
-from .renaming import Part, Parts
+from .renaming import Part, Parts, Renamed
 
 PEG = r'pos_block(_\d+)?\.'
 _TABLE = re.compile(r'pos_embed\.(grid_)?\d$')
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fitted:
     """Weights in the shapes of a model; the other attributes go to the report."""
 
+    renamed: Renamed
     parts: Parts
-    dropped: dict[str, str]
-    added: dict[str, str]
+    dropped: dict[str, Reason]
+    added: dict[str, Reason]
     notes: list[str]
 
 
-def fit(parts: Parts, source: Recognised, model: nn.Module, *, table_grid: Any) -> Fitted:
+def fit(renamed: Renamed, model: nn.Module, *, table_grid: Any) -> Fitted:
     """Fit weights to a model: its learned table, its channels, its patches and its PEGs.
 
     Args:
-        parts: Weights by this package's names.
-        source: The checkpoint that they are of.
+        renamed: Weights by this package's names.
         model: The model.
         table_grid: See :func:`convert_state_dict`.
 
     Raises:
-        CheckpointError: The grid of a table is not known, or not that of ``table_grid``.
+        CheckpointError: The layout is another, or there are more blocks than the model has. Or the
+            grid of a table is not known, or not that of ``table_grid``.
         ValueError: ``table_grid`` is neither a pair nor pairs.
     """
-    wanted = model.state_dict()
+    parts, wanted = renamed.parts, model.state_dict()
+    _check_architecture(renamed, model)
     grids = _known_grids(parts, table_grid)
     encodings = getattr(model, 'position_encodings', ())
     table = next((one for one in encodings if isinstance(one, LearnedTable)), None)
-    dropped: dict[str, str] = {}
+    dropped: dict[str, Reason] = {}
     notes: list[str] = []
     if table is not None:
         parts, notes = _fit_tables(parts, model, table, grids)
-        notes += _resizing(source, table)
+        notes += _resizing(renamed.source, table)
     else:
         tables = [name for name in parts if _TABLE.match(name)]
-        dropped = {parts[name].keys[0]: 'the model has no learned table' for name in tables}
+        dropped = {parts[name].keys[0]: Reason.NO_TABLE for name in tables}
         parts = {name: part for name, part in parts.items() if name not in tables}
     parts, more = _fit_patches(parts, wanted)
     added, reasons = _additions(parts, wanted, model)
-    return Fitted({**parts, **added}, dropped, reasons, notes + more)
+    return Fitted(renamed, {**parts, **added}, dropped, reasons, notes + more)
+
+
+def _check_architecture(renamed: Renamed, model: nn.Module) -> None:
+    """Refuse weights of another layout, or of more blocks than the model has."""
+    depths: Any = model.depths
+    layout = 'column' if hasattr(model, 'depth') else 'pyramid'
+    family = renamed.source.family
+    if family.layout != layout:
+        target = type(model).__name__
+        fault = f'the checkpoint is a {family.layout} ({family.name}), {target} is a {layout}'
+        raise CheckpointError(f'wrong architecture: {fault}')
+    counts = dict.fromkeys(range(len(depths)), 0)
+    pattern = r'blocks\.(\d+)\.(\d+)\.' if len(depths) > 1 else r'blocks\.()(\d+)\.'
+    for key in renamed.parts:
+        if match := re.match(pattern, key):
+            stage = int(match[1] or 0)
+            counts[stage] = max(counts.get(stage, 0), int(match[2]) + 1)
+    # Fewer blocks are no error: a model saves no blocks that its outputs do not need.
+    if any(count > depth for count, depth in zip_longest(counts.values(), depths, fillvalue=0)):
+        blocks = ', '.join(map(str, counts.values()))
+        mine = f'{type(model).__name__} {", ".join(map(str, depths))}'
+        fault = f'the checkpoint ({family.name}) has {blocks} blocks, {mine}'
+        advice = 'choose the arch that fits (out_indices ends a model early)'
+        raise CheckpointError(f'wrong architecture: {fault}; {advice}')
 
 
 def _additions(
     parts: Parts, wanted: Mapping[str, Tensor], model: nn.Module
-) -> tuple[dict[str, Part], dict[str, str]]:
+) -> tuple[dict[str, Part], dict[str, Reason]]:
     """What computes nothing in the source: a bias of zero, PEGs that are the identity.
 
     Returns:
         The parts, and a description of their values.
     """
     added: dict[str, Part] = {}
-    reasons: dict[str, str] = {}
+    reasons: dict[str, Reason] = {}
     bias = 'patch_embed.proj.bias'
     if 'patch_embed.proj.weight' in parts and bias not in parts:  # CLIP, mmseg
         zeros = parts['patch_embed.proj.weight'].value.new_zeros(wanted[bias].shape)
         added[bias] = Part(zeros)
-        reasons[bias] = 'zero: the source embeds patches without a bias'
+        reasons[bias] = Reason.ZERO_BIAS
     if any(re.match(PEG, name) for name in parts):
         return added, reasons
     # An encoding of the user's may have PEGs, under its own name.
@@ -94,7 +121,7 @@ def _additions(
     for name, value in identity_init(model).items():
         if name.partition('.')[0] not in present:
             added[name] = Part(value)
-            reasons[name] = 'the source has no PEG: it starts as the identity'
+            reasons[name] = Reason.IDENTITY_PEG
     return added, reasons
 
 
@@ -232,46 +259,40 @@ def _fit_patches(parts: Parts, wanted: Mapping[str, Tensor]) -> tuple[dict[str, 
     """Fit the patch embedding to the model's channels and, of a column, to its patches."""
     result, notes = dict(parts), list[str]()
     for name in ('patch_embed.proj.weight', 'patch_embeds.0.proj.weight'):
-        if name not in parts or name not in wanted:
+        if name not in parts or name not in wanted or parts[name].value.dim() != 4:
             continue
-        weight = parts[name].value
-        weight, changes = _fit_channels(weight, wanted[name].shape)
-        notes += [f'{name}: {change}' for change in changes]
-        if name == 'patch_embed.proj.weight':
-            weight, changes = _fit_size(weight, wanted[name].shape)
-            notes += [f'{name}: {change}' for change in changes]
+        weight, shape = parts[name].value, wanted[name].shape
+        if weight.shape[1] == 3 and shape[1] != 3:
+            weight, change = _fit_channels(weight, shape[1])
+            notes.append(f'{name}: {change}')
+        is_column = name == 'patch_embed.proj.weight'
+        if is_column and weight.shape[:2] == shape[:2] and weight.shape != shape:
+            weight, change = _fit_size(weight, shape)
+            notes.append(f'{name}: {change}')
         result[name] = Part(weight, parts[name].keys)
     return result, notes
 
 
-def _fit_size(weight: Tensor, wanted: torch.Size) -> tuple[Tensor, list[str]]:
+def _fit_size(weight: Tensor, shape: torch.Size) -> tuple[Tensor, str]:
     """Fit a patch embedding to another patch size.
 
     A patch then gives what the source gives for it, resized to the source's size.
     """
-    old, new = list(weight.shape), list(wanted)
-    if not len(old) == len(new) == 4 or old[:2] != new[:2] or old == new:
-        return weight, []
-    patches = torch.eye(new[2] * new[3]).view(-1, 1, *new[2:])
-    resized = F.interpolate(patches, old[2:], mode='bilinear', antialias=True).flatten(1)
-    fitted = (weight.float().flatten(2) @ resized.T).view(new).to(weight.dtype)
-    change = f'fitted to patches of {new[2]} x {new[3]} px, from {old[2]} x {old[3]} px'
-    return fitted, [change]
+    old, new = weight.shape[2:], shape[2:]
+    patches = torch.eye(new[0] * new[1]).view(-1, 1, *new)
+    resized = F.interpolate(patches, old, mode='bilinear', antialias=True).flatten(1)
+    fitted = (weight.float().flatten(2) @ resized.T).view(shape).to(weight.dtype)
+    return fitted, f'fitted to patches of {new[0]} x {new[1]} px, from {old[0]} x {old[1]} px'
 
 
-def _fit_channels(weight: Tensor, wanted: torch.Size) -> tuple[Tensor, list[str]]:
+def _fit_channels(weight: Tensor, channels: int) -> tuple[Tensor, str]:
     """Fit a patch embedding for RGB to another number of channels.
 
     One channel has the sum of the three. More repeat them, scaled so that their sum stays.
     """
-    if weight.dim() != 4 or len(wanted) != 4 or weight.shape[1] != 3 or wanted[1] == 3:
-        return weight, []
-    channels = wanted[1]
     if channels == 1:
-        weight = weight.sum(1, keepdim=True)
-        change = 'their sum'
+        weight, change = weight.sum(1, keepdim=True), 'their sum'
     else:
         repeated = weight.repeat(1, math.ceil(channels / 3), 1, 1)[:, :channels]
-        weight = repeated * (3 / channels)
-        change = f'repeated, times 3 / {channels}'
-    return weight, [f'fitted to {channels} channels, from 3: {change}; train the model on']
+        weight, change = repeated * (3 / channels), f'repeated, times 3 / {channels}'
+    return weight, f'fitted to {channels} channels, from 3: {change}; train the model on'

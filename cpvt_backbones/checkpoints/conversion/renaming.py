@@ -1,4 +1,4 @@
-"""Step 2, rename: names of this package for the weights of other packages, split and joined where
+"""Rename: names of this package for the weights of other packages, split and joined where
 they differ.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..report import CheckpointError
+from ..report import CheckpointError, Reason
 from .families import Recognised
 
 
@@ -24,13 +24,14 @@ class Part(NamedTuple):
 Parts = Mapping[str, Part]  # by this package's names
 
 
-@dataclass
+@dataclass(frozen=True)
 class Renamed:
     """Weights by this package's names; the other attributes go to the report."""
 
+    source: Recognised
     parts: Parts
     pairs: list[tuple[str, str]]  # key of the checkpoint and name, where they differ
-    dropped: dict[str, str]
+    dropped: dict[str, Reason]
     notes: list[str]
 
 
@@ -50,17 +51,14 @@ def rename(source: Recognised) -> Renamed:
     parts, dropped = _join_biases(parts)
     parts = _join_projections(parts)
     parts = _split_gated(parts)
-    notes = []
+    notes: list[str] = []
     if 'fc_norm.weight' in parts and 'norm.weight' not in parts:
         parts = {re.sub(r'^fc_norm\.', 'norm.', name): part for name, part in parts.items()}
-        notes.append(
-            'the source averages tokens and normalises the mean; this package does the reverse'
-        )
+        notes.append(Reason.POOLED_NORM)
     stripped = {old: theirs for theirs, (old, _) in source.weights.items()}
     pairs = [(old, name) for name, part in parts.items() for old in part.keys]
-    return Renamed(
-        parts, [(old, new) for old, new in pairs if stripped[old] != new], dropped, notes
-    )
+    pairs = [(old, new) for old, new in pairs if stripped[old] != new]
+    return Renamed(source, parts, pairs, dropped, notes)
 
 
 def is_eva02(parts: Parts) -> bool:
@@ -88,11 +86,11 @@ def hidden_rotation(parts: Parts) -> str:
     return 'axial' if scale is not None and scale.keys[0].endswith('.gamma_1') else ''
 
 
-def _join_biases(parts: Parts) -> tuple[dict[str, Part], dict[str, str]]:
+def _join_biases(parts: Parts) -> tuple[dict[str, Part], dict[str, Reason]]:
     """Make ``qkv.bias`` of the biases of queries and values (BEiT, EVA, DINOv3), with none
     on keys. Return the weights, and the keys that were applied to others.
     """
-    result, dropped = dict(parts), dict[str, str]()
+    result, dropped = dict(parts), dict[str, Reason]()
     for name in parts:
         match = re.match(r'(.*\.attn\.)(?:v_bias|qkv\.bias_mask)$', name)
         if not match:
@@ -103,7 +101,7 @@ def _join_biases(parts: Parts) -> tuple[dict[str, Part], dict[str, str]]:
             bias = torch.cat((query.value, torch.zeros_like(query.value), value.value))
             result[joined] = Part(bias, query.keys + value.keys)
         elif joined in result:
-            dropped[result.pop(name).keys[0]] = 'applied to the bias: that of keys is zero'
+            dropped[result.pop(name).keys[0]] = Reason.KEY_BIAS
             first, _, last = result[joined].value.chunk(3)
             bias = torch.cat((first, torch.zeros_like(first), last))
             result[joined] = Part(bias, result[joined].keys)

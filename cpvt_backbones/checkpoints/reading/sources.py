@@ -5,11 +5,9 @@ import hashlib
 import logging
 import re
 import zipfile
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -23,12 +21,10 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.weights import PublishedWeights, hash_in_name, sha256_of
 
 from ..report import CheckpointError
-from .json_files import read_json
+from .opening import INDEX, shards_of
 from .writing import atomic_write
 
 SAVED = 'model.safetensors'
-INDEX = '.index.json'  # of weights in several files: end of the name of the file that lists them
-MAX_SHARDS = 1000
 MAX_BYTES = 64 << 30  # of a download; 7e9 parameters in fp32 take 27 GB (DINOv3)
 # Of a folder or repository the first that is there, as transformers takes them.
 WEIGHTS = (
@@ -79,37 +75,6 @@ def fetch_published(published: PublishedWeights) -> Path:
         raise CheckpointError(
             f'checkpoint: {published.name!r} (about {size}): {problem}'
         ) from error
-
-
-def shards_of(index: Path) -> dict[str, set[str]]:
-    """Names of the files that an index lists, and the keys of each.
-
-    Raises:
-        CheckpointError: The index is damaged, or names something else than files beside it.
-    """
-    name = f'checkpoint: {str(index)!r}'
-    try:
-        found: Any = read_json(index).get('weight_map')
-    except ValueError as error:
-        raise CheckpointError(f'checkpoint: {error}') from error
-    if not isinstance(found, dict) or not found:
-        raise CheckpointError(
-            f'{name} must have a weight_map of keys and files, got {found!r:.100}'
-        )
-    shards: dict[str, set[str]] = defaultdict(set)
-    for key, file in found.items():
-        if not isinstance(file, str) or not _is_file_name(file):
-            fault = 'must name .safetensors or .bin files of its folder'
-            raise CheckpointError(f'{name} {fault}, got {file!r:.100}')
-        shards[file].add(key)
-    if len(shards) > MAX_SHARDS:
-        raise CheckpointError(f'{name} is refused: it names more than {MAX_SHARDS} files')
-    return dict(shards)
-
-
-def _is_file_name(name: str) -> bool:
-    """True for the name of a file of weights, without a folder."""
-    return name.endswith(('.safetensors', '.bin')) and not set(name) & set('/\\:\0')
 
 
 def _cache(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Checkpoint files are located, and read without running their content."""
+"""Find a checkpoint: a name, an address or a folder becomes the path of a file."""
 
 import os
 import re
@@ -8,27 +8,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
 from cpvt_backbones.checks import check_path
 from cpvt_backbones.weights import (
-    hash_in_name,
     published_weights,
-    sha256_of,
     shipped_file,
     shipped_weights,
     similar_names,
 )
 
 from ..report import CheckpointError, shorten
-from .sources import ACCEPTED, INDEX, WEIGHTS, fetch, fetch_published, shards_of
-from .unpickle import read_pickled
+from .opening import open_checkpoint
+from .sources import ACCEPTED, WEIGHTS, fetch, fetch_published
 
 POINTER = 'last_checkpoint'
 INTERRUPTED = 'interrupted.pth'  # of a preempted training; the next regular checkpoint replaces it
-_SHA256 = re.compile(r'[0-9a-f]{64}')
-_SHARD = re.compile(r'-\d{5}-of-(\d{5})\.(?:safetensors|bin)$')  # as huggingface_hub names them
 _STEP = re.compile(r'(epoch|iter)_(\d+)(?:\.pth)?')
 _SUFFIXES = ('.safetensors', '.bin', '.pth', '.pt', '.ckpt')
 
@@ -71,8 +64,7 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
     if '://' in str(checkpoint):
         return fetch(str(checkpoint))
     path = shipped_file(checkpoint).expanduser()
-    published = published_weights().get(str(checkpoint))
-    if published is not None and not path.exists():
+    if not path.exists() and (published := published_weights().get(str(checkpoint))):
         return fetch_published(published)
     if path.is_dir():
         return _file_in(path, argument)
@@ -114,169 +106,13 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         tensor([0., 0., 0.])
     """
     file = locate_checkpoint(path)
-    if (shard := _SHARD.search(file.name)) and int(shard[1]) > 1:
-        raise CheckpointError(
-            f'checkpoint: {str(path)!r} is one of {int(shard[1])} files of a model: pass their'
-            f' folder, or its file *{INDEX}'
-        )
     try:
-        content = _read(file)
+        return open_checkpoint(file)
     except CheckpointError as error:
         if '://' not in str(path):
             raise
         advice = f'it is in a cache: delete {str(file.resolve())!r} to fetch it again'
         raise CheckpointError(f'{error}; {advice}') from error
-    _remove_instructions(content)
-    return content
-
-
-def stored_source(path: str | PathLike[str]) -> str:
-    """The config that mmengine stored in a checkpoint, as text; ``''`` without one.
-
-    It is to be parsed as data, and never run: the file may be of someone else.
-    """
-    content = _read(locate_checkpoint(path))
-    meta = content.get('meta')
-    source = meta.get('cfg') if isinstance(meta, dict) else None
-    return source if isinstance(source, str) else ''
-
-
-# -- files
-
-
-def _read(file: Path) -> dict[str, Any]:
-    if file.stat().st_size == 0:
-        raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
-    if file.name.endswith(INDEX):
-        return _read_shards(file)
-    _check_hash(file)
-    _check_format(file)
-    content = _read_safetensors(file) if file.suffix == '.safetensors' else read_pickled(file)
-    weights = content.get('state_dict', content) if isinstance(content, dict) else content
-    if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
-        found = f'a {type(weights).__name__}, not a dict of weights by name'
-        raise CheckpointError(f'checkpoint: {str(file)!r} holds {found}')
-    return content
-
-
-def _check_format(file: Path) -> None:
-    """Refuse files of other formats by their first bytes, with what to do instead."""
-    with file.open('rb') as stream:
-        head = stream.read(64)
-    safetensors = head[8:9] == b'{' and int.from_bytes(head[:8], 'little') < file.stat().st_size
-    found = next((advice for start, advice in _OTHER_FORMATS if head.startswith(start)), None)
-    if head.lstrip()[:9].lower().startswith((b'<!doctype', b'<html')):
-        found = 'a web page: the download failed, or needs a login'
-    elif safetensors:
-        if file.suffix != '.safetensors':
-            found = 'a file of safetensors: rename it to *.safetensors'
-    elif file.suffix == '.safetensors' and head.startswith((b'PK\x03\x04', b'\x80\x02')):
-        found = 'a file of torch.save: rename it to *.pth'
-    if found:
-        raise CheckpointError(f'checkpoint: {str(file)!r} is {found}')
-
-
-_OTHER_FORMATS = [
-    (b'version https://git-lfs', 'a pointer of Git LFS: run git lfs pull in its clone'),
-    (b'\x1f\x8b', 'compressed by gzip: unpack it'),
-    (b'\x89HDF', 'HDF5, as Keras writes it: load it there, and save its weights by torch.save'),
-    (b'BZh', 'compressed by bzip2: unpack it'),
-    (b'\xfd7zXZ', 'compressed by xz: unpack it'),
-    (b'Rar!', 'a RAR archive: unpack it'),
-    (b'7z\xbc\xaf', 'a 7z archive: unpack it'),
-]
-
-
-def _read_shards(index: Path) -> dict[str, Any]:
-    """The tensors of all files that an index lists."""
-    weights: dict[str, Any] = {}
-    for name, keys in shards_of(index).items():
-        shard = index.with_name(name)
-        if not shard.is_file():
-            fault = f'{str(index)!r} names {name!r}, which is not beside it'
-            raise FileNotFoundError(f'checkpoint: {fault}')
-        content = _read(shard)
-        found = set(content)
-        for fault, others in (('lacks', keys - found), ('has other keys,', found - keys)):
-            if others:
-                raise CheckpointError(
-                    f'checkpoint: {str(shard)!r} is not the file of {index.name!r}: it {fault}'
-                    f' {shorten(sorted(others))}'
-                )
-        weights |= content
-    return weights
-
-
-def _check_hash(file: Path) -> None:
-    """Compare the file with the SHA-256 beside it or in its name."""
-    sidecar = Path(f'{file}.sha256')
-    advice = 'fetch it again'
-    if sidecar.is_file():
-        source, wanted = repr(str(sidecar)), sidecar.read_text('utf-8', 'replace').lower()[:64]
-        if not _SHA256.fullmatch(wanted):
-            fault = f'{source} must begin with a SHA-256 of 64 hexadecimal digits'
-            raise CheckpointError(f'checkpoint: {fault}, got {wanted!a}')
-    elif _SHA256.fullmatch(file.resolve().name):  # as huggingface_hub's cache names its files
-        source, wanted = 'its name', file.resolve().name
-    else:
-        source, wanted = 'its name', hash_in_name(file.stem)
-        if len(wanted) == 8:
-            advice += (
-                ', or, if the name has another meaning, such as a commit, rename it or write its'
-                f' SHA-256 to {str(sidecar)!r}'
-            )
-    if wanted and not (found := sha256_of(file)).startswith(wanted):
-        fault = f'its SHA-256 is {found}, not {wanted} as in {source}; {advice}'
-        raise CheckpointError(f'checkpoint: {str(file)!r} is damaged: {fault}')
-
-
-def _read_safetensors(file: Path) -> dict[str, Any]:
-    try:
-        return dict(load_file(file))
-    except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).split('\n')[0][:300]
-        fault = f'is truncated or no safetensors file ({reason})'
-        raise CheckpointError(f'checkpoint: {str(file)!r} {fault}') from error
-
-
-class _RuntimeInfo(dict[str, Any]):
-    """``message_hub.runtime_info`` of a checkpoint, without its config.
-
-    mmengine's inferencers run the stored config as Python when they get no other.
-    """
-
-    def __missing__(self, key: str) -> Any:
-        if key == 'cfg':
-            advice = 'name the config, such as model="CONFIG.py" of an inferencer'
-            raise CheckpointError(
-                f'checkpoint: a config stored in a checkpoint is never run; {advice}'
-            )
-        raise KeyError(key)
-
-
-def _remove_instructions(content: dict[str, Any]) -> None:
-    """Remove what mmengine would run or delete because the checkpoint names it, in place.
-
-    ``meta.config`` is run by mmengine's ``Runner.resume`` and ``FlexibleRunner.resume``,
-    ``meta.cfg`` and ``message_hub.runtime_info.cfg`` by its inferencers. Its ``CheckpointHook``
-    deletes the path in ``runtime_info.best_ckpt`` (with several metrics ``best_ckpt_<metric>``) at
-    the next better score.
-    """
-    meta = content.get('meta')
-    if isinstance(meta, dict):
-        meta.pop('cfg', None)
-        meta.pop('config', None)
-    hub = content.get('message_hub')
-    info = hub.get('runtime_info') if isinstance(hub, dict) else None
-    if isinstance(hub, dict) and isinstance(info, dict):
-        hub['runtime_info'] = _RuntimeInfo(
-            (key, value)
-            for key, value in info.items()
-            if key != 'cfg' and not (isinstance(key, str) and key.startswith('best_ckpt'))
-        )
-
-
-# -- folders
 
 
 def _file_in(folder: Path, argument: str) -> Path:
@@ -399,7 +235,7 @@ def _iteration(path: Path, warn: Callable[[str], object]) -> int:
     if path.is_dir():  # DeepSpeed checks its files
         return int(''.join(filter(str.isdigit, path.stem)) or 0)
     try:
-        meta = read_checkpoint(path).get('meta')
+        meta = open_checkpoint(path).get('meta')
     except (CheckpointError, OSError) as error:
         warn(f'{path} is skipped: {error}')
         return -1

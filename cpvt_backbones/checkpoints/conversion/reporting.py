@@ -1,35 +1,33 @@
-"""Conversion of other packages' weights to a model of this package."""
+"""Report: what was loaded, dropped and added, and whether the model computes it."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor, nn
 
-from cpvt_backbones.errors import InputTypeError
 from cpvt_backbones.layers.peg import PEGPosition
 from cpvt_backbones.layers.position import PositionEncoding
 
-from ..report import CheckpointError, ConversionReport, shorten
-from .families import Recognised, recognise, stored_weights
-from .fitting import PEG, Fitted, fit
-from .renaming import Parts, Renamed, hidden_rotation, is_eva02, rename
+from ..report import CheckpointError, ConversionReport, Reason, shorten
+from .families import Recognised
+from .fitting import PEG, Fitted
+from .renaming import Parts, hidden_rotation, is_eva02
 
 # Keys that the model lacks are sorted by these three tables, in this order. A key in none of them
 # is a reason to refuse: nobody knows what it does to the outputs.
 # What comes after the trunk, or is used in pretraining alone: dropping it changes no output.
 _HARMLESS = {
-    r'(head|head_dist|fc|fc_norm|pre_logits|classifier|classifier_head)\.': 'classifier head',
-    r'(attn_pool|pooler)\.': 'pooling for a classifier',
-    r'(decoder|decoder_\w+)(\.|$)': 'decoder of masked pretraining',
-    r'(predictor|projector)\.': 'projection of contrastive pretraining',
-    r'neck\.': 'neck behind the trunk',
-    r'mask_token$': 'of masked pretraining',
-    r'rope(_embed)?\.periods$': 'computed by the formula',
-    r'pyramid\.': 'only MultiScaleCPVT has it',
+    r'(head|head_dist|fc|fc_norm|pre_logits|classifier|classifier_head)\.': Reason.HEAD,
+    r'(attn_pool|pooler)\.': Reason.POOLING,
+    r'(decoder|decoder_\w+)(\.|$)': Reason.DECODER,
+    r'(predictor|projector)\.': Reason.PROJECTION,
+    r'neck\.': Reason.NECK,
+    r'mask_token$': Reason.PRETRAINING,
+    r'rope(_embed)?\.periods$': Reason.COMPUTED,
+    r'pyramid\.': Reason.PYRAMID,
 }
 _REFUSED = {
     r'norm_pre\.': (
@@ -63,14 +61,16 @@ _REFUSED = {
 }
 # What the model's arguments chose to be without.
 _CHOSEN = {
-    r'dist_token$': 'the model has no distillation token',
-    r'reg_token$': 'the model has no register tokens',
-    r'cls_token$': 'the model has no class token',
-    PEG: 'the model has no such PEG',
-    r'rope\.freqs': 'the model has no learned rotary frequencies',
-    r'rel_pos\.\d+\.(row|column)$': 'the model has no relative position encoding',
-    r'norm\.': 'the model does not normalise its last block',
+    r'dist_token$': Reason.NO_DIST_TOKEN,
+    r'reg_token$': Reason.NO_REGISTERS,
+    r'cls_token$': Reason.NO_CLS_TOKEN,
+    PEG: Reason.NO_PEG,
+    r'rope\.freqs': Reason.NO_FREQUENCIES,
+    r'rel_pos\.\d+\.(row|column)$': Reason.NO_RELATIVE,
+    r'norm\.': Reason.NO_LAST_NORM,
 }
+# Buffers that a model computes.
+_COMPUTED = re.compile(r'\.num_batches_tracked$|^pos_embed\.grid_\d$')
 _UNKNOWN = 'not a part that this package knows, so it may change the outputs'
 # Notes on encodings that have no key, by mode.
 _HIDDEN_ROTATIONS = {
@@ -106,128 +106,46 @@ _WITHOUT = {
 }
 
 
-def convert_state_dict(
-    state_dict: Mapping[str, Any],
-    model: nn.Module,
-    *,
-    prefix: str | None = None,
-    allow_missing: str | Iterable[str] = (),
-    ema: bool = False,
-    table_grid: Sequence[Any] | None = None,
-) -> tuple[dict[str, Tensor], ConversionReport]:
-    """Convert weights of a ViT, DeiT, PVT, Twins or CPVT to a state dict of a backbone of
-    this package.
-
-    **Names.** The names of the authors, timm, transformers, mmdet, mmseg, mmpretrain and this
-    package are recognised. They may be inside wrappers (``model``, ``state_dict``) and under
-    prefixes (``module.``, ``backbone.``, ``_orig_mod.``). Any other prefix is found if it is the
-    only one.
-
-    **Shapes.** A learned table of another grid is resized. A patch embedding for RGB is fitted to
-    another number of channels. In a :class:`CPVT` or :class:`MultiScaleCPVT` it is also fitted to
-    the patch size.
-
-    **PEGs.** PEGs that the source lacks start as the identity. Before any training, the model then
-    computes what the source computes without its table.
+def report_conversion(
+    fitted: Fitted, model: nn.Module, *, allow_missing: str | Iterable[str]
+) -> ConversionReport:
+    """Return what each step did, and what of the model or the checkpoint is left over.
 
     Args:
-        state_dict: A state dict, or a whole checkpoint that holds one; not changed.
-        model: :class:`CPVT`, :class:`MultiScaleCPVT` or :class:`PyramidCPVT`.
-        prefix: Convert the keys under this prefix only, such as ``'teacher'`` in a checkpoint with
-            weights under ``teacher`` and ``student``; ``None`` finds the prefix.
-        allow_missing: Keys of new parts of the model that the source may lack, or patterns such as
-            ``'pos_block.*'``. New parts are position encodings, class, distillation and register
-            tokens, layer scales, and adapters (``adapter`` or ``lora`` in the name). No other key
-            may be missing.
-        ema: Whether to convert the averaged weights that are stored beside the others. mmengine's
-            ``EMAHook`` stores them in place of the others; there they are converted either way.
-        table_grid: Grid (height, width) in tokens of the source's learned table, or one pair for
-            each stage of a pyramid. Pass it where the source does not say it and a square would be
-            a guess: 16 entries may be a grid of 4 x 4 or of 2 x 8 tokens.
-
-    Returns:
-        The state dict, to be loaded with ``strict=False``, and the :class:`ConversionReport`.
-
-    Raises:
-        CheckpointError: There are no weights, the names are unknown, the architecture or a shape
-            differs, the trunk is incomplete, or values are NaN, infinite or integers.
-        TypeError: ``model`` is no backbone of this package.
-
-    Examples:
-        >>> from cpvt_backbones import CPVT, convert_state_dict
-        >>> source, model = CPVT(arch='tiny'), CPVT(arch='tiny')
-        >>> lightning = {f'net.{k}': v for k, v in source.state_dict().items()}
-        >>> weights, report = convert_state_dict(lightning, model)
-        >>> report.prefix
-        'net.'
-        >>> model.load_state_dict(weights)
-        <All keys matched successfully>
+        fitted: The result of the step before.
+        model: The model.
+        allow_missing: See :func:`convert_state_dict`.
     """
-    if not hasattr(model, 'position_encodings') or getattr(model, 'depths', None) is None:
-        accepted = (
-            'a CPVT, MultiScaleCPVT or PyramidCPVT (of a detector, segmentor or classifier its'
-            ' backbone)'
-        )
-        raise InputTypeError(f'model must be {accepted}, got {type(model).__name__}')
-    source = recognise(stored_weights(state_dict, ema=ema), prefix=prefix)
-    renamed = rename(source)
-    _check_architecture(renamed.parts, source, model)
-    fitted = fit(renamed.parts, source, model, table_grid=table_grid)
-    patterns = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
-    report = _report(source, renamed, fitted, model, patterns)
-    _raise_if_unfit(report, model)
+    renamed = fitted.renamed
+    source, parts = renamed.source, renamed.parts
     wanted = model.state_dict()
-    result = {key: part.value for key, part in fitted.parts.items() if key in wanted}
-    check_values(result, wanted)
-    return result, report
-
-
-def _report(
-    source: Recognised,
-    renamed: Renamed,
-    fitted: Fitted,
-    model: nn.Module,
-    allow_missing: Iterable[str],
-) -> ConversionReport:
-    """Step 4, report: what each step did, and what of the model or the checkpoint is left over."""
-    wanted = model.state_dict()
-    report = ConversionReport(
+    patterns = [allow_missing] if isinstance(allow_missing, str) else list(allow_missing)
+    shapes = {
+        key: (tuple(part.value.shape), tuple(wanted[key].shape))
+        for key, part in fitted.parts.items()
+        if key in wanted
+    }
+    left_over = {
+        part.keys[0]: _left_over(key, wanted, model)
+        for key, part in fitted.parts.items()
+        if key not in wanted
+    }
+    not_needed = {key: why for key, why in left_over.items() if isinstance(why, Reason)}
+    unfit = {key: why for key, why in left_over.items() if not isinstance(why, Reason)}
+    lacking = [key for key in wanted if key not in fitted.parts and not _COMPUTED.search(key)]
+    return ConversionReport(
         source=source.family.name,
         target=type(model).__name__,
         prefix=source.prefix,
+        loaded=[key for key, (old, new) in shapes.items() if old == new and fitted.parts[key].keys],
         renamed=renamed.pairs,
-        dropped=source.dropped | renamed.dropped | fitted.dropped,
+        dropped=source.dropped | renamed.dropped | fitted.dropped | not_needed,
         added=fitted.added,
-        refused=_other_windows(renamed.parts, wanted) | _other_rotation(renamed.parts, model),
-        notes=renamed.notes + _notes(source, renamed.parts, model) + fitted.notes,
+        missing={key: _reason_to_lack(key, model, patterns) for key in lacking},
+        mismatched={key: pair for key, pair in shapes.items() if pair[0] != pair[1]},
+        refused=_other_windows(parts, wanted) | _other_rotation(parts, model) | unfit,
+        notes=renamed.notes + _notes(source, parts, model) + fitted.notes,
     )
-    num_pegs = _count_pegs(model)
-    for key, part in fitted.parts.items():
-        if key not in wanted:
-            reason, is_harmless = _left_over(key, wanted, num_pegs)
-            (report.dropped if is_harmless else report.refused)[part.keys[0]] = reason
-        elif part.value.shape != wanted[key].shape:
-            report.mismatched[key] = (tuple(part.value.shape), tuple(wanted[key].shape))
-        elif part.keys:
-            report.loaded.append(key)
-    for key in wanted:
-        computed = re.search(r'\.num_batches_tracked$|^pos_embed\.grid_\d$', key)
-        if key not in fitted.parts and not computed:
-            report.missing[key] = _reason_to_lack(key, model, allow_missing)
-    return report
-
-
-def _count_pegs(model: nn.Module) -> dict[str, int]:
-    """Number of PEGs by name of their encoding.
-
-    It counts those, too, that are not built because no output needs them.
-    """
-    depths: Any = model.depths
-    counts = {}
-    for name, child in model.named_children():
-        if isinstance(child, PEGPosition):
-            counts[name] = sum(len(child.blocks_of(depth)) for depth in depths)
-    return counts
 
 
 def _reason_to_lack(key: str, model: nn.Module, patterns: Iterable[str]) -> str:
@@ -238,30 +156,6 @@ def _reason_to_lack(key: str, model: nn.Module, patterns: Iterable[str]) -> str:
     if allowed and _is_new_part(key, model):
         return 'allowed by allow_missing: it keeps its initial weights'
     return ''
-
-
-def _check_architecture(parts: Parts, source: Recognised, model: nn.Module) -> None:
-    """Refuse weights of another layout, or of more blocks than the model has."""
-    depths: Any = model.depths
-    layout = 'column' if hasattr(model, 'depth') else 'pyramid'
-    theirs = source.family.layout
-    if theirs != layout:
-        target = type(model).__name__
-        fault = f'the checkpoint is a {theirs} ({source.family.name}), {target} is a {layout}'
-        raise CheckpointError(f'wrong architecture: {fault}')
-    counts = dict.fromkeys(range(len(depths)), 0)
-    pattern = r'blocks\.(\d+)\.(\d+)\.' if len(depths) > 1 else r'blocks\.()(\d+)\.'
-    for key in parts:
-        if match := re.match(pattern, key):
-            stage = int(match[1] or 0)
-            counts[stage] = max(counts.get(stage, 0), int(match[2]) + 1)
-    # Fewer blocks are no error: a model saves no blocks that its outputs do not need.
-    if any(count > depth for count, depth in zip_longest(counts.values(), depths, fillvalue=0)):
-        blocks = ', '.join(map(str, counts.values()))
-        mine = f'{type(model).__name__} {", ".join(map(str, depths))}'
-        fault = f'the checkpoint ({source.family.name}) has {blocks} blocks, {mine}'
-        advice = 'choose the arch that fits (out_indices ends a model early)'
-        raise CheckpointError(f'wrong architecture: {fault}; {advice}')
 
 
 def _notes(source: Recognised, parts: Parts, model: nn.Module) -> list[str]:
@@ -352,25 +246,36 @@ def _other_rotation(parts: Parts, model: nn.Module) -> dict[str, str]:
     return refused
 
 
-def _left_over(key: str, wanted: Iterable[str], num_pegs: Mapping[str, int]) -> tuple[str, bool]:
-    """Why the model lacks a key of the checkpoint, and whether its outputs do not need it."""
+def _left_over(key: str, wanted: Iterable[str], model: nn.Module) -> Reason | str:
+    """Why the model lacks a key: a ``Reason`` to drop it, or text that refuses the checkpoint."""
     part = re.match(r'(blocks\.\d+(\.\d+)?|patch_embed|patch_embeds\.\d+)\.', key)
     start = part[0] if part else ''
     table = re.match(r'rel_pos_hw\.(\d+)\.', key)
     if table and 'patch_embed.proj.weight' in wanted:  # of a column, whose blocks it counts
         start = f'blocks.{table[1]}.'
     if start and not any(name.startswith(start) for name in wanted):
-        return 'of a block or stage that no output needs (out_indices)', True
-    peg = re.match(r'(pos_block(?:_\d+)?)\.(\d+)\.', key)
-    if peg and num_pegs:
-        is_built = any(name.startswith(peg[0]) for name in wanted)
-        if is_built or int(peg[2]) >= num_pegs.get(peg[1], 0):
-            return 'the model has other PEGs: build it with the position of the checkpoint', False
-    for reasons, is_harmless in ((_HARMLESS, True), (_REFUSED, False), (_CHOSEN, True)):
-        for pattern, reason in reasons.items():
-            if re.match(pattern, key):
-                return reason, is_harmless
-    return _UNKNOWN, False
+        return Reason.NOT_BUILT
+    if re.match(PEG, key) and _has_other_pegs(key, wanted, model):
+        return 'the model has other PEGs: build it with the position of the checkpoint'
+    for pattern, reason in (*_HARMLESS.items(), *_REFUSED.items(), *_CHOSEN.items()):
+        if re.match(pattern, key):
+            return reason
+    return _UNKNOWN
+
+
+def _has_other_pegs(key: str, wanted: Iterable[str], model: nn.Module) -> bool:
+    """Whether a model with PEGs has another one in the place of a PEG's key, or none.
+
+    PEGs that no output needs are not built, and have a place all the same.
+    """
+    pegs = {name: one for name, one in model.named_children() if isinstance(one, PEGPosition)}
+    encoding, index, _ = key.split('.', 2)
+    if not pegs or not index.isdigit():
+        return False
+    depths: Any = model.depths
+    places = sum(len(pegs[encoding].blocks_of(depth)) for depth in depths if encoding in pegs)
+    is_built = any(name.startswith(f'{encoding}.{index}.') for name in wanted)
+    return is_built or int(index) >= places
 
 
 def _is_of_encoding(key: str, model: nn.Module) -> bool:
@@ -397,7 +302,8 @@ def _advice_on_missing(missing: list[str], model: nn.Module) -> str:
     return '; '.join(advice)
 
 
-def _raise_if_unfit(report: ConversionReport, model: nn.Module) -> None:
+def raise_if_unfit(report: ConversionReport, model: nn.Module) -> None:
+    """Raise CheckpointError if weights are missing, refused or of other shapes."""
     faults = [f'wrong architecture: {key}: {reason}' for key, reason in report.refused.items()]
     faults = faults or report.mismatches()
     missing = [key for key, reason in report.missing.items() if not reason]

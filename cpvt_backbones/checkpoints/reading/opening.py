@@ -1,4 +1,4 @@
-"""Weights-only reading of ``torch.save``: tensors, numbers, logs and plain data.
+"""Open a checkpoint: its file becomes tensors and plain data, and nothing in it is run.
 
 torch's weights-only loader imports nothing that a file names. Classes that training frameworks
 store beside the weights are read as :class:`StandIn`, never as themselves: ``getattr`` and the
@@ -12,16 +12,35 @@ import threading
 import warnings
 import zipfile
 from _codecs import encode
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..report import CheckpointError
+from cpvt_backbones.weights import hash_in_name, sha256_of
 
+from ..report import CheckpointError, shorten
+from .json_files import read_json
+
+INDEX = '.index.json'  # of weights in several files: end of the name of the file that lists them
+MAX_SHARDS = 1000
+_SHARD = re.compile(r'-\d{5}-of-(\d{5})\.(?:safetensors|bin)$')  # as huggingface_hub names them
+_SHA256 = re.compile(r'[0-9a-f]{64}')
+_OTHER_FORMATS = [
+    (b'version https://git-lfs', 'a pointer of Git LFS: run git lfs pull in its clone'),
+    (b'\x1f\x8b', 'compressed by gzip: unpack it'),
+    (b'\x89HDF', 'HDF5, as Keras writes it: load it there, and save its weights by torch.save'),
+    (b'BZh', 'compressed by bzip2: unpack it'),
+    (b'\xfd7zXZ', 'compressed by xz: unpack it'),
+    (b'Rar!', 'a RAR archive: unpack it'),
+    (b'7z\xbc\xaf', 'a 7z archive: unpack it'),
+]
 # Logs and random states of mmengine's Runner, command line arguments of the authors' scripts, parts
 # of configs.
 STAND_INS = (
@@ -78,6 +97,183 @@ _CLASSES: list[Any] = [
     type(path.rpartition('.')[2], (StandIn,), {'__module__': path.rpartition('.')[0]})
     for path in STAND_INS
 ]
+
+
+def open_checkpoint(file: Path) -> dict[str, Any]:
+    """Read the file of a checkpoint, see :func:`read_checkpoint`."""
+    if (shard := _SHARD.search(file.name)) and int(shard[1]) > 1:
+        raise CheckpointError(
+            f'checkpoint: {str(file)!r} is one of {int(shard[1])} files of a model: pass their'
+            f' folder, or its file *{INDEX}'
+        )
+    content = _read(file)
+    _remove_instructions(content)
+    return content
+
+
+def stored_source(file: Path) -> str:
+    """The config that mmengine stored in a checkpoint, as text; ``''`` without one.
+
+    It is to be parsed as data, and never run: the file may be of someone else.
+    """
+    meta = _read(file).get('meta')
+    source = meta.get('cfg') if isinstance(meta, dict) else None
+    return source if isinstance(source, str) else ''
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if file.stat().st_size == 0:
+        raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
+    if file.name.endswith(INDEX):
+        return _read_shards(file)
+    _check_hash(file)
+    _check_format(file)
+    content = _read_safetensors(file) if file.suffix == '.safetensors' else read_pickled(file)
+    weights = content.get('state_dict', content) if isinstance(content, dict) else content
+    if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
+        found = f'a {type(weights).__name__}, not a dict of weights by name'
+        raise CheckpointError(f'checkpoint: {str(file)!r} holds {found}')
+    return content
+
+
+def _check_format(file: Path) -> None:
+    """Refuse files of other formats by their first bytes, with what to do instead."""
+    with file.open('rb') as stream:
+        head = stream.read(64)
+    safetensors = head[8:9] == b'{' and int.from_bytes(head[:8], 'little') < file.stat().st_size
+    found = next((advice for start, advice in _OTHER_FORMATS if head.startswith(start)), None)
+    if head.lstrip()[:9].lower().startswith((b'<!doctype', b'<html')):
+        found = 'a web page: the download failed, or needs a login'
+    elif safetensors:
+        if file.suffix != '.safetensors':
+            found = 'a file of safetensors: rename it to *.safetensors'
+    elif file.suffix == '.safetensors' and head.startswith((b'PK\x03\x04', b'\x80\x02')):
+        found = 'a file of torch.save: rename it to *.pth'
+    if found:
+        raise CheckpointError(f'checkpoint: {str(file)!r} is {found}')
+
+
+def _read_shards(index: Path) -> dict[str, Any]:
+    """The tensors of all files that an index lists."""
+    weights: dict[str, Any] = {}
+    for name, keys in shards_of(index).items():
+        shard = index.with_name(name)
+        if not shard.is_file():
+            fault = f'{str(index)!r} names {name!r}, which is not beside it'
+            raise FileNotFoundError(f'checkpoint: {fault}')
+        content = _read(shard)
+        found = set(content)
+        for fault, others in (('lacks', keys - found), ('has other keys,', found - keys)):
+            if others:
+                raise CheckpointError(
+                    f'checkpoint: {str(shard)!r} is not the file of {index.name!r}: it {fault}'
+                    f' {shorten(sorted(others))}'
+                )
+        weights |= content
+    return weights
+
+
+def shards_of(index: Path) -> dict[str, set[str]]:
+    """Names of the files that an index lists, and the keys of each.
+
+    Raises:
+        CheckpointError: The index is damaged, or names something else than files beside it.
+    """
+    name = f'checkpoint: {str(index)!r}'
+    try:
+        found: Any = read_json(index).get('weight_map')
+    except ValueError as error:
+        raise CheckpointError(f'checkpoint: {error}') from error
+    if not isinstance(found, dict) or not found:
+        raise CheckpointError(
+            f'{name} must have a weight_map of keys and files, got {found!r:.100}'
+        )
+    shards: dict[str, set[str]] = defaultdict(set)
+    for key, file in found.items():
+        if not isinstance(file, str) or not _is_file_name(file):
+            fault = 'must name .safetensors or .bin files of its folder'
+            raise CheckpointError(f'{name} {fault}, got {file!r:.100}')
+        shards[file].add(key)
+    if len(shards) > MAX_SHARDS:
+        raise CheckpointError(f'{name} is refused: it names more than {MAX_SHARDS} files')
+    return dict(shards)
+
+
+def _is_file_name(name: str) -> bool:
+    """True for the name of a file of weights, without a folder."""
+    return name.endswith(('.safetensors', '.bin')) and not set(name) & set('/\\:\0')
+
+
+def _check_hash(file: Path) -> None:
+    """Compare the file with the SHA-256 beside it or in its name."""
+    sidecar = Path(f'{file}.sha256')
+    advice = 'fetch it again'
+    if sidecar.is_file():
+        source, wanted = repr(str(sidecar)), sidecar.read_text('utf-8', 'replace').lower()[:64]
+        if not _SHA256.fullmatch(wanted):
+            fault = f'{source} must begin with a SHA-256 of 64 hexadecimal digits'
+            raise CheckpointError(f'checkpoint: {fault}, got {wanted!a}')
+    elif _SHA256.fullmatch(file.resolve().name):  # as huggingface_hub's cache names its files
+        source, wanted = 'its name', file.resolve().name
+    else:
+        source, wanted = 'its name', hash_in_name(file.stem)
+        if len(wanted) == 8:
+            advice += (
+                ', or, if the name has another meaning, such as a commit, rename it or write its'
+                f' SHA-256 to {str(sidecar)!r}'
+            )
+    if wanted and not (found := sha256_of(file)).startswith(wanted):
+        fault = f'its SHA-256 is {found}, not {wanted} as in {source}; {advice}'
+        raise CheckpointError(f'checkpoint: {str(file)!r} is damaged: {fault}')
+
+
+def _read_safetensors(file: Path) -> dict[str, Any]:
+    try:
+        return dict(load_file(file))
+    except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).split('\n')[0][:300]
+        fault = f'is truncated or no safetensors file ({reason})'
+        raise CheckpointError(f'checkpoint: {str(file)!r} {fault}') from error
+
+
+class _RuntimeInfo(dict[str, Any]):
+    """``message_hub.runtime_info`` of a checkpoint, without its config.
+
+    mmengine's inferencers run the stored config as Python when they get no other.
+    """
+
+    def __missing__(self, key: str) -> Any:
+        if key == 'cfg':
+            advice = 'name the config, such as model="CONFIG.py" of an inferencer'
+            raise CheckpointError(
+                f'checkpoint: a config stored in a checkpoint is never run; {advice}'
+            )
+        raise KeyError(key)
+
+
+def _remove_instructions(content: dict[str, Any]) -> None:
+    """Remove what mmengine would run or delete because the checkpoint names it, in place.
+
+    ``meta.config`` is run by mmengine's ``Runner.resume`` and ``FlexibleRunner.resume``,
+    ``meta.cfg`` and ``message_hub.runtime_info.cfg`` by its inferencers. Its ``CheckpointHook``
+    deletes the path in ``runtime_info.best_ckpt`` (with several metrics ``best_ckpt_<metric>``) at
+    the next better score.
+    """
+    meta = content.get('meta')
+    if isinstance(meta, dict):
+        meta.pop('cfg', None)
+        meta.pop('config', None)
+    hub = content.get('message_hub')
+    info = hub.get('runtime_info') if isinstance(hub, dict) else None
+    if isinstance(hub, dict) and isinstance(info, dict):
+        hub['runtime_info'] = _RuntimeInfo(
+            (key, value)
+            for key, value in info.items()
+            if key != 'cfg' and not (isinstance(key, str) and key.startswith('best_ckpt'))
+        )
+
+
+# -- files of torch.save
 
 
 def read_pickled(file: Path) -> Any:
@@ -161,25 +357,21 @@ def _check_archive(file: Path) -> None:
         return
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        _check_kind([member.filename for member in members])
+        names = [member.filename for member in members]
+        if names and all(name.endswith('.npy') for name in names):
+            raise Refused(
+                'it is an archive of NumPy (.npz): load it into a model of the package that reads'
+                ' it, and save its state_dict'
+            )
+        if any(name.endswith('/constants.pkl') for name in names):
+            raise Refused(
+                'it is a TorchScript archive, which has code: if you trust it, open it by'
+                ' torch.jit.load and save its state_dict'
+            )
         if any(member.external_attr & FOLDER for member in members):
             raise ValueError('a record in it is marked as a folder, which torch does not read')
         if damaged := archive.testzip():
             raise ValueError(f'wrong checksum of {damaged}')
-
-
-def _check_kind(names: list[str]) -> None:
-    """Refuse archives of other formats by their name."""
-    if names and all(name.endswith('.npy') for name in names):
-        raise Refused(
-            'it is an archive of NumPy (.npz): load it into a model of the package that reads it,'
-            ' and save its state_dict'
-        )
-    if any(name.endswith('/constants.pkl') for name in names):
-        raise Refused(
-            'it is a TorchScript archive, which has code: if you trust it, open it by'
-            ' torch.jit.load and save its state_dict'
-        )
 
 
 def _plain(value: Any, path: tuple[Any, ...] = ()) -> Any:
