@@ -115,9 +115,7 @@ def _labelled_names(dataset: Any) -> Iterator[tuple[str, list[str]]]:
     file = getattr(dataset, 'ann_file', None)
     if not isinstance(file, str) or not file.endswith('.json'):
         return
-    content = json.loads(get(file, backend_args=getattr(dataset, 'backend_args', None)))
-    if not isinstance(content, dict):
-        return
+    content = _names_in(get(file, backend_args=getattr(dataset, 'backend_args', None)))
     ids = getattr(dataset, 'cat_ids', None)
     if isinstance(ids, Sequence) and 'categories' in content:
         names = {category['id']: category['name'] for category in content['categories']}
@@ -125,6 +123,20 @@ def _labelled_names(dataset: Any) -> Iterator[tuple[str, list[str]]]:
     stored = classes_of(content.get('metainfo'))
     if stored is not None:
         yield f'metainfo.classes of {file!r}', stored
+
+
+def _names_in(content: bytes) -> dict[str, Any]:
+    """The object in a JSON file, or of a COCO file its categories alone.
+
+    Images and boxes take seconds to parse, and mmdet has parsed them. The categories are those of
+    the file if no other place has their key.
+    """
+    text = content.decode(json.detect_encoding(content), 'surrogatepass')
+    keys = [*re.finditer(r'"(categories|metainfo)"(\s*:\s*)?', text)]
+    if len(keys) == 1 and keys[0][1] == 'categories' and keys[0][2]:
+        return {'categories': json.JSONDecoder().raw_decode(text, keys[0].end())[0]}
+    parsed = json.loads(text)
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _same(labelled: Sequence[str], classes: Sequence[str]) -> bool:

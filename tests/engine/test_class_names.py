@@ -113,6 +113,17 @@ def test_a_coco_json_that_numbers_the_classes_otherwise_is_refused(names, classe
     assert words in str(error.value)
 
 
+def test_categories_in_another_place_of_a_coco_json_do_not_count(coco, tmp_path):
+    dataset = coco(CLASSES[::-1], CLASSES)
+    content = json.loads((tmp_path / 'a.json').read_text())
+    ids = [category['id'] for category in content['categories']]
+    other = [dict(id=i, name=name) for i, name in zip(ids, CLASSES, strict=True)]
+    for first in (dict(info=dict(categories=other)), dict(info='"categories": []'), {}):
+        (tmp_path / 'a.json').write_text(json.dumps(first | content), encoding='utf-8-sig')
+        with pytest.raises(InputError, match=r'number them as \(tree, person, car\)'):
+            check(dataset)
+
+
 def test_data_sets_inside_of_others_and_the_test_set_are_checked(coco):
     right, wrong = coco(CLASSES, CLASSES), coco(CLASSES[::-1], CLASSES, 'b.json')
     check(ConcatDataset([right, right]), test=right)
