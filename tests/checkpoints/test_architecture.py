@@ -117,14 +117,6 @@ def test_metas_dinov2_resizes_its_table_with_an_offset(num_registers, tmp_path):
     assert (table.offset, table.antialias) == ((0.0, True) if num_registers else (0.1, False))
 
 
-def test_a_column_for_a_pyramid_of_maps(tmp_path):
-    trunk = randomise(CPVT(arch=COLUMN, with_cls_token=False))
-    torch.save(trunk.state_dict(), tmp_path / 'mine.pth')
-    model = MultiScaleCPVT.from_pretrained(tmp_path / 'mine.pth')
-    found, wanted = model.state_dict(), trunk.state_dict()
-    assert all(torch.equal(found[key], value) for key, value in wanted.items())
-
-
 def test_the_grid_of_a_table_is_assumed_to_be_a_square(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(

@@ -13,7 +13,6 @@ from peers import (
     PVT_TABLE,
     assert_close,
     assert_equal_states,
-    biases_of_meta,
     column,
     in_classifier,
     learned,
@@ -23,12 +22,11 @@ from peers import (
     mmpretrain_vit,
     mmseg_pcpvt,
     timm_vit,
-    timm_without_key_bias,
     tokens,
 )
 from tiny import COLUMN, PYRAMID, randomise
 
-from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
+from cpvt_backbones import CPVT, PyramidCPVT
 from cpvt_backbones.checkpoints import CheckpointError, export_state_dict
 
 SIN_COS_PEG = [dict(type='SinCos'), dict(type='PEG')]
@@ -63,34 +61,6 @@ def test_weights_compute_what_they_compute_in_their_package(name, record_propert
 
 # -- what the report says
 # --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ('name', 'renamed'),
-    [
-        ('mmpretrain, Twins', ('backbone.norm_after_stage3.bias', 'norm.bias')),
-        ('DINOv2 of Meta, registers', ('register_tokens', 'reg_token')),
-        ('DINOv3 of Meta, registers', ('storage_tokens', 'reg_token')),
-        ('timm, biases of queries and values', ('blocks.0.attn.v_bias', 'blocks.0.attn.qkv.bias')),
-        ('timm, Twins', None),
-    ],
-)
-def test_renamed_keys_are_reported(name, renamed):
-    case = CASES[name]
-    pytest.importorskip(case.package)
-    report = load(case.ours(), case.names(case.theirs().state_dict()))
-    assert renamed in report.renamed if renamed else not report.renamed
-
-
-def test_reasons_for_dropping_a_key_are_reported():
-    pytest.importorskip('timm')
-    state = biases_of_meta(timm_without_key_bias().state_dict())
-    state['storage_tokens'] = torch.ones(1, 4, 24)
-    dropped = convert_state_dict(state, learned())[1].dropped
-    assert dropped['head.weight'] == 'classifier head'
-    assert dropped['mask_token'] == 'of masked pretraining'
-    assert dropped['rope_embed.periods'] == 'computed by the formula'
-    assert dropped['storage_tokens'] == 'the model has no register tokens'
 
 
 def test_timm_vit_that_averages():

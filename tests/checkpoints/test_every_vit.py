@@ -14,8 +14,14 @@ from peers import misfit, scaled
 from tiny import max_difference
 
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
-from cpvt_backbones.checkpoints import CheckpointError, load_checkpoint, public_backbone
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    load_checkpoint,
+    public_backbone,
+    recognise_backbone,
+)
 from cpvt_backbones.checkpoints.conversion.families import known_to_differ
+from cpvt_backbones.checks import list_of_dicts
 
 timm = pytest.importorskip('timm')
 
@@ -67,62 +73,37 @@ def tiny_timm(name):
     if module in ('vision_transformer', 'deit') or (module == 'eva' and 'dinov3' not in name):
         options['dynamic_img_size'] = True
     if 'sapiens2' in name:  # its number of key heads is given block by block
-        options['num_kv_heads'] = None
+        options['num_kv_heads'] = [4] * options['depth']
     return scaled(timm.create_model(name, num_classes=7, **options))
 
 
 def fitted(theirs, state, mode):
-    """The model of this package that the keys ask for."""
-    head_count = theirs.blocks[0].attn.num_heads
-    patch = state['patch_embed.proj.weight'].shape[-1]
-    dim = theirs.embed_dim
-    hidden = theirs.blocks[0].mlp.fc2.in_features
-    mlp = theirs.blocks[0].mlp
-    swiglu = hasattr(mlp, 'fc1_g') or type(mlp).__name__ == 'GluMlp'
-    names = set(state)
-    position = []
-    if any(key.startswith('pos_embed') for key in names):
-        position.append(dict(type='Learned'))
+    """The model of this package that the keys ask for, with what no key shows."""
+    found, _ = recognise_backbone(state, {})
+    arguments, block = found.arguments, theirs.blocks[0]
+    found_position = list_of_dicts('position', arguments['position'])
+    position = [one for one in found_position if one['type'] == 'DecomposedRelative']
+    if found.table_entries is not None:  # timm resizes every table as this package does
+        position.insert(0, dict(type='Learned'))
     if mode:
         position.append(dict(type='RoPE', mode=mode))
-    windows = {}
-    if any(key.endswith('rel_pos_h') for key in names):
-        position.append(dict(type='DecomposedRelative'))
-        sides = [block.window_size for block in theirs.blocks]
-        windows = dict(
-            window_size=max(sides),
-            global_blocks=[index for index, side in enumerate(sides) if not side],
-            mask_window_padding=False,
-        )
-    rope = getattr(theirs, 'rope', None)
-    if mode and mode != 'mixed' and hasattr(rope, 'temperature'):
-        position[-1]['temperature'] = rope.temperature
-    activation = type(theirs.blocks[0].mlp.act).__name__
-    table_grid = theirs.patch_embed.grid_size
-    return CPVT(
-        arch=dict(
-            embed_dims=dim,
-            depth=len(theirs.blocks),
-            num_heads=head_count,
-            mlp_ratio=hidden / dim,
-        ),
-        patch_size=patch,
-        img_size=tuple(side * patch for side in table_grid),
+        if mode != 'mixed' and hasattr(theirs.rope, 'temperature'):
+            position[-1]['temperature'] = theirs.rope.temperature
+    patch = arguments['patch_size']
+    arguments |= dict(
+        arch={**arguments['arch'], 'num_heads': block.attn.num_heads},
+        img_size=tuple(side * patch for side in theirs.patch_embed.grid_size),
         position=position,
-        with_cls_token='cls_token' in names,
-        with_dist_token='dist_token' in names,
-        num_registers=state['reg_token'].shape[1] if 'reg_token' in names else 0,
-        layer_scale_init=1.0
-        if any(re.search(r'\.(gamma_1|ls1\.gamma)$', n) for n in names)
-        else None,
-        activation='swiglu' if swiglu else ACTIVATIONS.get(activation, 'gelu'),
-        pre_norm='norm_pre.weight' in names,
-        final_norm=bool(names & {'norm.weight', 'fc_norm.weight'}),
-        norm_eps=getattr(theirs.blocks[0].norm1, 'eps', 1e-6),
-        qkv_bias=any(re.search(r'attn\.(qkv\.|q_)bias$', n) for n in names),
+        norm_eps=getattr(block.norm1, 'eps', 1e-6),
         out_type='raw',
-        **windows,
     )
+    if arguments.get('activation') != 'swiglu':
+        arguments['activation'] = ACTIVATIONS.get(type(block.mlp.act).__name__, 'gelu')
+    if 'window_size' in found.unclear:  # SAM for an image as large as a window
+        sides = [one.window_size for one in theirs.blocks]
+        arguments['window_size'] = max(sides)
+        arguments['global_blocks'] = [index for index, side in enumerate(sides) if not side]
+    return CPVT(**arguments)
 
 
 def mode_of(theirs):
@@ -147,6 +128,7 @@ def compare_or_refuse(name):
 
 
 def build(theirs, state, mode):
+    first = theirs.blocks[0] if hasattr(theirs, 'blocks') else None
     if type(theirs).__name__ == 'Twins':
         arch = dict(
             depths=theirs.depths,
@@ -159,7 +141,9 @@ def build(theirs, state, mode):
             arch |= dict(mlp_ratios=(4.0,) * 4, window_size=7)
         options = dict(final_norm=True, out_type='raw', out_indices=-1)
         ours = PyramidCPVT(arch=arch, mask_window_padding=False, **options)
-    elif 'patch_embed.proj.weight' not in state or not hasattr(theirs.blocks[0], 'attn'):
+    elif 'patch_embed.proj.weight' not in state or not hasattr(
+        getattr(first, 'attn', None), 'num_heads'
+    ):
         ours = CPVT(arch=dict(embed_dims=48, depth=3, num_heads=4, mlp_ratio=4.0))
     else:
         ours = fitted(theirs, state, mode)
@@ -262,15 +246,3 @@ def test_a_rotary_encoding_without_a_key(name, ratio, message, tmp_path):
     images = torch.randn(1, 3, 3 * side, 5 * side)
     with torch.inference_mode():
         assert max_difference(found(images)[0], tokens(theirs, images)) < 1e-5
-
-
-def test_weights_that_may_be_perception_encoders_are_noted():
-    """No key tells PE-Spatial from a CLIP without its last norm."""
-    notes = {}
-    for name in ('vit_pe_spatial_tiny_patch16_512', 'vit_base_patch16_clip_224'):
-        theirs = tiny_timm(name)
-        state = theirs.state_dict()
-        model = fitted(theirs, state, None)
-        notes[name] = ' '.join(convert_state_dict(state, model)[1].notes)
-    assert "need dict(type='RoPE', mode='pe')" in notes.pop('vit_pe_spatial_tiny_patch16_512')
-    assert 'PE-Spatial' not in ''.join(notes.values())

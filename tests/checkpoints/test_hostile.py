@@ -3,12 +3,14 @@
 Damaged ones end in one error that names the file.
 """
 
+import contextlib
 import copyreg
 import hashlib
 import os
 import pickle
 import zipfile
 from collections import Counter, OrderedDict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,41 +54,31 @@ DOORS = dict(
 
 
 # Archives with a harmless pickle, which torch reads, and another one, which nothing opens.
-NEVER_OPENED = {'second_pickle', 'second_of_one_name', 'after_the_end'}
+NEVER_OPENED = {'second_pickle', 'after_the_end'}
 
 
 @pytest.fixture
-def extensions():
-    """What the opcodes EXT1, EXT2 and EXT4 name."""
-    codes = [(os.system.__module__, 'system', 0xF0), ('os', 'system', 0x1F0)]
-    for code in codes:
-        copyreg.add_extension(*code)
+def extension():
+    """What the opcode EXT1 names in a pickle of the corpus."""
+    code = (os.system.__module__, 'system', 0xF0)
+    copyreg.add_extension(*code)
     yield
-    for code in codes:
-        copyreg.remove_extension(*code)
+    copyreg.remove_extension(*code)
 
 
-def test_the_corpus_runs_commands_where_pickles_are_trusted(tmp_path, extensions):
-    ran = set()
-    for name, data in hostile_pickles(f'touch {tmp_path / "trace"}').items():
-        try:
+def test_the_corpus_runs_commands_where_pickles_are_trusted(tmp_path, extension):
+    trace = tmp_path / 'trace'
+    for name, data in hostile_pickles(f'touch {trace}').items():
+        with contextlib.suppress(Exception):
             pickle.loads(data)
-        except Exception:
-            pass
-        if (tmp_path / 'trace').exists():
-            (tmp_path / 'trace').unlink()
-            ran.add(name)
-    assert len(ran) >= 24
-    assert {'global_reduce', 'stack_global', 'inst', 'obj', 'build', 'newobj', 'newobj_ex'} <= ran
-    assert {'ext1', 'ext2', 'ext4', 'binpersid_of_a_call', 'popped', 'in_a_key', 'partial'} <= ran
+        assert trace.exists() or name in ('getattr_of_a_stand_in', 'torch_load'), name
+        trace.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize('door', DOORS)
-def test_nothing_runs(door, tmp_path, extensions):
+def test_nothing_runs(door, tmp_path, extension):
     trace = tmp_path / 'trace'
-    files = write_hostile_files(tmp_path, f'touch {trace}')
-    assert len(files) >= 50
-    for file in files:
+    for file in write_hostile_files(tmp_path, f'touch {trace}'):
         try:
             DOORS[door](file)
             assert file.stem in NEVER_OPENED, file.name
@@ -171,19 +163,14 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
 @pytest.mark.parametrize('content', DAMAGED)
-def test_content_that_is_no_checkpoint(content, zipped, tmp_path):
+def test_content_that_is_no_checkpoint(content, tmp_path):
     file = tmp_path / 'damaged.pth'
-    if content == 'meta' and not zipped:
-        pytest.skip('torch does not write it')
-    torch.save(DAMAGED[content], file, _use_new_zipfile_serialization=zipped)
+    torch.save(DAMAGED[content], file)
     for name, door in DOORS.items():
         if content == 'nothing' and name in ('read_checkpoint', 'mmengine'):
             continue
-        with pytest.raises(CheckpointError) as error:
-            door(file)
-        assert 'damaged.pth' in str(error.value) and '\n' not in str(error.value)
+        assert 'damaged.pth' in refused(file, '', read=door)
 
 
 def damaged_copies(data, file, places):
@@ -216,49 +203,26 @@ def test_flipped_bits(zipped, tmp_path):
             assert all(torch.equal(found[key], weights[key]) for key in weights)
 
 
-@pytest.mark.full
-def test_every_flipped_bit_in_the_list_of_files(tmp_path):
-    """One of them marks a record as a folder: torch then returns memory that it has not written."""
-    file = tmp_path / 'w.pth'
-    weight = torch.full((2, 2), 0.5)
-    torch.save(dict(weight=weight), file)
-    data = file.read_bytes()
-    start = zipfile.ZipFile(file).start_dir
-    read = 0
-    for place, found in damaged_copies(data, file, range(8 * start, 8 * len(data))):
-        assert torch.equal(found['weight'], weight), (place // 8 - start, place % 8)
-        read += 1
-    assert read > 0  # the time of a record has no meaning
+def test_a_record_marked_as_a_folder_is_refused(tmp_path):
+    """torch would return memory that it has not written."""
+    torch.save(dict(weight=torch.full((2, 2), 0.5)), tmp_path / 'w.pth')
+    with (
+        zipfile.ZipFile(tmp_path / 'w.pth') as source,
+        zipfile.ZipFile(tmp_path / 'v.pth', 'w') as target,
+    ):
+        for member in source.infolist():
+            content = source.read(member)
+            member.external_attr |= 0x10 if member.filename.endswith('/data/0') else 0
+            target.writestr(member, content)
+    refused(tmp_path / 'v.pth', 'a record in it is marked as a folder')
 
 
-def test_what_names_the_newest_checkpoint_is_no_text(tmp_path):
-    (tmp_path / 'last_checkpoint').write_bytes(bytes(range(128, 256)))
-    with pytest.raises(FileNotFoundError, match='which is not there'):
-        read_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize(
-    'data',
-    [
-        b'\x80\x01' + bytes(6) + b'x',
-        (1 << 60).to_bytes(8, 'little') + b'{}',
-        b'\x10' + bytes(7) + b'{"a": {"dtype":}',
-        b'\x3c'
-        + bytes(7)
-        + b'{"a":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4]}}'
-        + bytes(4),
-    ],
-    ids=['no_header', 'long_header', 'bad_header', 'shape_beyond_the_data'],
-)
-def test_safetensors_that_are_damaged(data, tmp_path):
-    pytest.importorskip('safetensors')
+def test_safetensors_that_are_damaged(tmp_path):
     file = tmp_path / 'damaged.safetensors'
-    file.write_bytes(data)
-    for door in DOORS.values():
-        with pytest.raises(
-            CheckpointError, match=r"damaged.safetensors' is truncated or no safetensors file"
-        ):
-            door(file)
+    header = b'{"a":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4]}}'  # beyond the data
+    for start, text in ((len(header), header), (1 << 60, b'{}'), (16, b'{"a": {"dtype":}')):
+        file.write_bytes(start.to_bytes(8, 'little') + text + bytes(4))
+        refused(file, r"damaged.safetensors' is truncated or no safetensors file")
 
 
 def test_sha256(tmp_path):
@@ -298,31 +262,22 @@ def test_names_without_a_hash(name, tmp_path):
 @pytest.mark.parametrize(
     ('value', 'message'),
     [
-        (torch.tensor([[1.0, float('nan')]] * 2), 'weight has values that are NaN or infinite'),
-        (torch.full((2, 2), float('inf')), 'weight has values that are NaN or infinite'),
-        (
-            torch.ones(2, 2, dtype=torch.int64),
-            'weight is of type torch.int64, the model has torch.float32',
-        ),
-        (
-            torch.ones(2, 2, dtype=torch.bool),
-            'weight is of type torch.bool, the model has torch.float32',
-        ),
+        (torch.tensor([1.0, float('nan')]), 'has values that are NaN or infinite'),
+        (torch.full((2,), float('inf')), 'has values that are NaN or infinite'),
+        (torch.ones(2, dtype=torch.int64), 'is of type torch.int64, the model has torch.float32'),
+        (torch.ones(2, dtype=torch.bool), 'is of type torch.bool, the model has torch.float32'),
     ],
 )
 def test_weights_that_are_no_numbers(value, message, tmp_path):
-    torch.save(dict(state_dict=dict(weight=value, bias=torch.zeros(2))), tmp_path / 'w.pth')
-    with pytest.raises(CheckpointError, match=f"w.pth': {message}"):
-        load_weights(nn.Linear(2, 2), tmp_path / 'w.pth')
-    model = CPVT(**ARGUMENTS)
-    state = model.state_dict()
-    key = 'blocks.0.attn.proj.weight'
-    state[key] = torch.full_like(state[key], value[0, 1].item(), dtype=value.dtype)
-    torch.save(state, tmp_path / 'backbone.pth')
-    with pytest.raises(
-        CheckpointError, match=message.partition(' ')[2].replace('torch.float32', '')
+    backbone, layer = CPVT(**ARGUMENTS), nn.Linear(2, 2)
+    for model, key, load in (
+        (layer, 'bias', load_weights),
+        (backbone, 'blocks.0.norm1.bias', load_checkpoint),
     ):
-        load_checkpoint(model, tmp_path / 'backbone.pth')
+        state = model.state_dict()
+        state[key] = value.repeat(len(state[key]) // 2)
+        torch.save(state, tmp_path / 'w.pth')
+        refused(tmp_path / 'w.pth', f"w.pth': {key} {message}", read=partial(load, model))
 
 
 def test_infinite_values_that_the_model_has_itself(tmp_path):

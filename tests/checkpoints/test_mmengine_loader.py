@@ -64,32 +64,6 @@ def make_runner(folder, iterations, *, model=None, checkpoint=CHECKPOINT, **opti
     )
 
 
-@pytest.mark.full
-def test_resumed_run_equals_uninterrupted_run(tmp_path):
-    whole = make_runner(tmp_path / 'whole', 4)
-    whole.train()
-    first = make_runner(tmp_path / 'parts', 2)
-    first.message_hub.update_info('best', np.float64(0.5))
-    first.message_hub.update_info('state', np.random.get_state())
-    first.message_hub.update_info('folder', pathlib.Path('somewhere'))
-    first.train()
-    second = make_runner(tmp_path / 'parts', 4, resume=True)
-    second.train()
-    for key, value in whole.model.state_dict().items():
-        assert torch.equal(second.model.state_dict()[key], value), key
-    assert (
-        second.optim_wrapper.state_dict()['param_groups']
-        == whole.optim_wrapper.state_dict()['param_groups']
-    )
-    log, count = second.message_hub.get_scalar('train/loss').data
-    wanted, _ = whole.message_hub.get_scalar('train/loss').data
-    assert log.dtype == np.float64 and count.sum() == 4 and np.array_equal(log, wanted)
-    best, state = (second.message_hub.get_info(key) for key in ('best', 'state'))
-    assert isinstance(best, np.float64) and best == 0.5
-    np.random.RandomState(0).set_state(state)
-    assert second.message_hub.get_info('folder') == 'somewhere'
-
-
 def test_plain_data_is_restored_and_other_objects_are_none(tmp_path):
     """The result can be stored and read again."""
 
@@ -162,11 +136,6 @@ def test_an_address_with_another_in_it(monkeypatch):
     address = 'https://my-s3-proxy.org/get?file=https://host/a.pth'
     mmengine_loader.load_from_cpvt_backbones(address)
     assert asked == [address]
-
-
-def test_the_log_names_the_package():
-    """mmengine cuts ``load_from_`` from the name of the function."""
-    assert CheckpointLoader._schemes[''].__name__[10:] == 'cpvt_backbones'
 
 
 def test_every_scheme_of_mmengine_is_replaced():

@@ -38,11 +38,11 @@ def assert_same(got, wanted=WEIGHTS):
         assert got[key].dtype == value.dtype and torch.equal(got[key], value)
 
 
-@pytest.mark.parametrize('suffix', ['.pth', '.pt', '.bin', '.ckpt', ''])
 @pytest.mark.parametrize('zipped', [True, False])
-def test_files_of_torch_save(suffix, zipped, tmp_path):
-    torch.save(WEIGHTS, tmp_path / f'w{suffix}', _use_new_zipfile_serialization=zipped)
-    assert_same(read_checkpoint(tmp_path / f'w{suffix}'))
+def test_files_of_torch_save_under_any_suffix(zipped, tmp_path):
+    for suffix in ('.pth', '.bin', ''):
+        torch.save(WEIGHTS, tmp_path / f'w{suffix}', _use_new_zipfile_serialization=zipped)
+        assert_same(read_checkpoint(tmp_path / f'w{suffix}'))
 
 
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
@@ -195,7 +195,7 @@ def test_stored_module_is_refused_by_class_name(tmp_path):
 
 
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors', 'legacy.pth'])
-@pytest.mark.parametrize('part', [0.001, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize('part', [0.001, 0.5, 0.999])
 def test_truncated(suffix, part, tmp_path):
     file = tmp_path / f'w{suffix}'
     weights = {**WEIGHTS, 'long': torch.randn(2000)}
@@ -258,27 +258,21 @@ def test_lengths_of_safetensors_that_look_like_another_format(tmp_path):
 
 
 def test_archives_of_other_formats_are_named(tmp_path):
-    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / 'script.pt')
-    torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)).save(tmp_path / 'trace.pt')
-    np.savez(tmp_path / 'arrays.npz', weight=np.ones(2))
-    np.savez_compressed(tmp_path / 'zeros.npz', weight=np.zeros(10**6))
+    torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)).save(tmp_path / 'script.pt')
+    np.savez_compressed(tmp_path / 'arrays.npz', weight=np.ones(2))
     for name, kind in {
         'script.pt': 'a TorchScript archive, .* torch.jit.load and save its state_dict',
-        'trace.pt': 'a TorchScript archive',
         'arrays.npz': r'an archive of NumPy \(.npz\)',
-        'zeros.npz': r'an archive of NumPy \(.npz\)',
     }.items():
         refused(tmp_path / name, f"{name}' is refused: it is {kind}")
 
 
-def test_missing_file(tmp_path):
-    refused('', r"must be a file, .*, got ''")
-    with pytest.raises(FileNotFoundError, match="there is no file or folder 'none.pth'"):
-        read_checkpoint('none.pth')
-    with pytest.raises(FileNotFoundError, match="the folder '.*' has no 'last_checkpoint'"):
-        read_checkpoint(tmp_path)
+def test_a_pointer_to_a_missing_file(tmp_path):
     (tmp_path / 'last_checkpoint').write_text('/elsewhere/iter_3.pth\n')
     with pytest.raises(FileNotFoundError, match="names '/elsewhere/iter_3.pth', which is not"):
+        read_checkpoint(tmp_path)
+    (tmp_path / 'last_checkpoint').write_bytes(bytes(range(128, 256)))  # no text
+    with pytest.raises(FileNotFoundError, match='which is not there'):
         read_checkpoint(tmp_path)
 
 

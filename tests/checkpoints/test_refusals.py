@@ -10,10 +10,7 @@ from peers import (
     learned,
     load,
     misfit,
-    mmpretrain_vit,
     mmseg_pcpvt,
-    mmseg_vit,
-    swiglu_of_meta,
     timm_clip,
     timm_swiglu,
     timm_vit,
@@ -21,7 +18,7 @@ from peers import (
 from tiny import COLUMN, PYRAMID
 
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
-from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.checkpoints import CheckpointError, Reason
 
 PEG = dict(type='PEG')
 PEGS = dict(type='PEG', after_blocks=(0, 1, 2, 3))
@@ -71,7 +68,6 @@ def peg_of_a_fifth_stage():
 
 
 model = partial(partial, learned)  # a builder of a column with these arguments
-PRE_NORM = r'wrong architecture: .*build a CPVT with pre_norm=True'
 OTHER_PEGS = 'the model has other PEGs'
 # Weights, model, and the message.
 MISFITS = {
@@ -125,11 +121,11 @@ MISFITS = {
         'wrong architecture: blocks.0.attn.q_norm.weight: it normalises queries and keys',
     ),
     'SwiGLU': (of(timm_swiglu), learned, r'mlp\.fc1_g\.weight: a part of a block'),
-    'SwiGLU of Meta': (of(timm_swiglu, swiglu_of_meta), learned, r'mlp\.w1\.weight: a part'),
-    'CLIP': (of(timm_clip), learned, PRE_NORM),
-    'CLIP of open_clip': (of(timm_clip, clip_names), learned, PRE_NORM),
-    'CLIP of mmpretrain': (of(partial(mmpretrain_vit, pre_norm=True)), learned, PRE_NORM),
-    'CLIP of mmseg': (of(partial(mmseg_vit, pre_norm=True)), learned, PRE_NORM),
+    'CLIP': (
+        of(timm_clip),
+        learned,
+        r'wrong architecture: .*build a CPVT with pre_norm=True',
+    ),
     'no first norm': (timm(), model(**CLIP), r'lacks 2 keys of the model: norm_pre\.weight'),
     'Perception Encoder of Meta': (
         of(timm_clip, clip_names, **{'visual.attn_pool.probe': torch.ones(1, 1, 24)}),
@@ -192,10 +188,18 @@ def test_misfits_are_refused(name):
 
 
 @pytest.mark.parametrize(
-    'key', ['head.weight', 'attn_pool.q.bias', 'decoder_blocks.0.attn.qkv.bias', 'mask_token']
+    ('key', 'reason'),
+    {
+        'head.weight': Reason.HEAD,
+        'attn_pool.q.bias': Reason.POOLING,
+        'decoder_blocks.0.attn.qkv.bias': Reason.DECODER,
+        'mask_token': Reason.PRETRAINING,
+        'rope_embed.periods': Reason.COMPUTED,
+        'storage_tokens': Reason.NO_REGISTERS,
+    }.items(),
 )
-def test_parts_that_no_output_needs_are_dropped(key):
-    assert key in convert_state_dict(with_part(key, 2)(), learned())[1].dropped
+def test_parts_that_no_output_needs_are_dropped(key, reason):
+    assert convert_state_dict(with_part(key, 2)(), learned())[1].dropped[key] == reason
 
 
 def test_the_pooling_of_coca_beside_the_names_of_clip_loads():

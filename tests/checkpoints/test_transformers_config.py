@@ -33,25 +33,13 @@ VIT_NAMES = (
     (r'\.mlp\.fc2\.', '.output.dense.'),
     (r'\.ls([12])\.gamma', r'.layer_scale\1.lambda1'),
 )
-SAM_NAMES = (
-    (r'^pos_embed\.0', 'vision_encoder.pos_embed'),
-    (r'^patch_embed\.proj\.', 'vision_encoder.patch_embed.projection.'),
-    (r'^rel_pos_hw\.(\d+)\.([hw])$', r'vision_encoder.layers.\1.attn.rel_pos_\2'),
-    (r'^blocks\.', 'vision_encoder.layers.'),
-    (r'\.norm([12])\.', r'.layer_norm\1.'),
-    (r'\.mlp\.fc', '.mlp.lin'),
+VITDET_NAMES = (
+    (r'^pos_embed\.0', 'embeddings.position_embeddings'),
+    (r'^patch_embed\.proj\.', 'embeddings.projection.'),
+    (r'^rel_pos_hw\.(\d+)\.([hw])$', r'encoder.layer.\1.attention.rel_pos_\2'),
+    (r'^blocks\.', 'encoder.layer.'),
+    (r'\.attn\.', '.attention.'),
 )
-NAMES = {
-    'vitdet': (
-        (r'^pos_embed\.0', 'embeddings.position_embeddings'),
-        (r'^patch_embed\.proj\.', 'embeddings.projection.'),
-        (r'^rel_pos_hw\.(\d+)\.([hw])$', r'encoder.layer.\1.attention.rel_pos_\2'),
-        (r'^blocks\.', 'encoder.layer.'),
-        (r'\.attn\.', '.attention.'),
-    ),
-    'sam_hq_vision_model': SAM_NAMES,
-    'sam': SAM_NAMES,
-}
 SHAPES = dict(
     hidden_size=48, num_hidden_layers=2, num_channels=3, patch_size=8, image_size=[36, 64]
 )
@@ -67,9 +55,7 @@ WINDOWED = dict(
     global_blocks=(1, 3),
     mask_window_padding=False,
 )
-NO_RELATIVE = {**WINDOWED, 'position': TABLE}
-SAM = {**WINDOWED, 'img_size': 64}
-NARROW = dict(
+VITDET = dict(
     hidden_size=24,
     num_hidden_layers=4,
     num_attention_heads=4,
@@ -78,9 +64,6 @@ NARROW = dict(
     window_size=3,
     layer_norm_eps=1e-3,
     hidden_act='gelu_new',
-)
-VITDET = dict(
-    **NARROW,
     model_type='vitdet',
     pretrain_image_size=32,
     window_block_indices=[0, 2],
@@ -92,10 +75,6 @@ CASES = {
         dict(position=TABLE, activation='quick_gelu'),
         dict(model_type='vit', hidden_act='quick_gelu', **ODD),
     ),
-    'deit': (
-        dict(position=TABLE, activation='gelu_tanh', with_dist_token=True),
-        dict(model_type='deit', hidden_act='gelu_new', **ODD),
-    ),
     'dinov3': (
         dict(position=ROPE, layer_scale_init=1.0, num_registers=3),
         dict(model_type='dinov3_vit', rope_theta=7, num_register_tokens=3, **ODD),
@@ -103,10 +82,6 @@ CASES = {
     'gated': (
         dict(position=ROPE, activation='swiglu'),
         dict(model_type='dinov3_vit', rope_theta=7, use_gated_mlp=True, hidden_act='silu', **ODD),
-    ),
-    'clip': (
-        dict(position=TABLE, pre_norm=True, activation='quick_gelu'),
-        dict(model_type='clip', vision_config=ODD),
     ),
     'clip_dict': (
         dict(position=TABLE, pre_norm=True),
@@ -116,31 +91,8 @@ CASES = {
             vision_config_dict=dict(hidden_act='gelu', **ODD),
         ),
     ),
-    'siglip': (
-        dict(position=TABLE, with_cls_token=False, activation='gelu_tanh'),
-        dict(model_type='siglip', vision_config=ODD),
-    ),
     'vitdet': (WINDOWED, VITDET),
-    'vitdet_global': (
-        {**NO_RELATIVE, 'window_size': None, 'global_blocks': ()},
-        {**VITDET, 'window_block_indices': [], 'use_relative_position_embeddings': False},
-    ),
-    'vitdet_windowed': (
-        {**NO_RELATIVE, 'global_blocks': ()},
-        {**VITDET, 'window_block_indices': [0, 1, 2, 3], 'use_relative_position_embeddings': False},
-    ),
-    'sam': (SAM, dict(model_type='sam', vision_config=dict(**NARROW, global_attn_indexes=[1, 3]))),
-    'sam_hq': (SAM, dict(model_type='sam_hq_vision_model', **NARROW, global_attn_indexes=[1, 3])),
     'mae': (dict(position=TABLE), dict(model_type='vit_mae', **ODD)),
-    'msn': (
-        dict(position=TABLE, norm_eps=1e-6),
-        dict(model_type='vit_msn', **SHAPES, num_attention_heads=6),
-    ),
-    'ijepa': (dict(position=TABLE, with_cls_token=False), dict(model_type='ijepa', **ODD)),
-    'metaclip_2': (
-        dict(position=TABLE, pre_norm=True, activation='quick_gelu'),
-        dict(model_type='metaclip_2', vision_config=ODD),
-    ),
     'maps': (
         dict(position=TABLE, layer_scale_init=1.0, final_norm=False),
         dict(
@@ -149,10 +101,6 @@ CASES = {
             apply_layernorm=False,
             **ODD,
         ),
-    ),
-    'no_maps': (
-        dict(position=TABLE, layer_scale_init=1.0),
-        dict(model_type='dinov2', architectures=['Dinov2Model'], apply_layernorm=False, **ODD),
     ),
     'defaults': (
         dict(
@@ -169,21 +117,16 @@ CASES = {
 
 def write(folder, model, config):
     """Write a model in the layout of transformers."""
-    kind = str(config['model_type'])
+    is_vitdet = config['model_type'] == 'vitdet'
     weights = {}
     for key, value in model.state_dict().items():
-        for pattern, name in NAMES.get(kind, VIT_NAMES):
+        for pattern, name in VITDET_NAMES if is_vitdet else VIT_NAMES:
             key = re.sub(pattern, name, key)
-        if key == 'vision_encoder.pos_embed':  # by rows and columns
-            value = value.unflatten(1, (8, 8))
-        elif kind == 'vitdet' and 'position' in key:  # an entry for a class token
+        if is_vitdet and 'position' in key:  # an entry for a class token
             value = torch.cat((value[:, :1], value), dim=1)
-        if kind not in NAMES and '.attn.qkv.' in key:
-            names = [
-                key.replace('attn.qkv', f'attention.attention.{n}')
-                for n in ('query', 'key', 'value')
-            ]
-            weights |= {n: p.clone() for n, p in zip(names, value.chunk(3), strict=True)}
+        if '.attn.qkv.' in key:
+            for part, tensor in zip(('query', 'key', 'value'), value.chunk(3), strict=True):
+                weights[key.replace('attn.qkv', f'attention.attention.{part}')] = tensor.clone()
         elif 'grid_' not in key:
             weights[key] = value
     save_file(weights, folder / 'model.safetensors')
@@ -197,7 +140,8 @@ def build(case):
 
 
 # The last has less than a window.
-SIZES = ((32, 64), (40, 24), (64, 64), (16, 8))
+# The last has less than a window.
+SIZES = ((40, 24), (16, 8))
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -222,13 +166,10 @@ def test_other_classes_and_arguments(tmp_path):
     ('case', 'changes', 'message'),
     [
         ('vit', dict(model_type='swin'), r"model_type must be one of \[.*'vit', .*, got 'swin'"),
-        ('vit', dict(model_type=['vit']), r"model_type must be .*, got \['vit'\]"),
         ('vit', dict(hidden_act='relu'), r"hidden_act must be one of .*, got 'relu'"),
         ('vit', dict(layer_norm_eps=0), 'layer_norm_eps must be a finite number > 0, got 0'),
-        ('vit', dict(layer_norm_eps=float('nan')), 'layer_norm_eps must be .*, got nan'),
         ('vit', dict(layer_norm_eps=10**400), 'too large'),
         ('vit', dict(num_attention_heads=5), 'must be a divisor of hidden_size=48, got 5'),
-        ('vit', dict(num_attention_heads='6'), "num_attention_heads must be .*, got '6'"),
         (
             'vit',
             dict(image_size=10**9),
@@ -239,16 +180,18 @@ def test_other_classes_and_arguments(tmp_path):
         ('vit', dict(num_hidden_layers=3), 'num_hidden_layers must be 2 .*, got 3'),
         ('vit', dict(model_type='dinov3_vit'), "'dinov3_vit' has no table, the weights have one"),
         ('dinov3', dict(num_register_tokens=4), 'num_register_tokens must be 3 .*, got 4'),
-        ('dinov3', dict(rope_theta=1.0), 'rope_theta must be a finite number > 1, got 1.0'),
         ('dinov3', dict(use_gated_mlp=True), 'use_gated_mlp must be False as in the weights'),
         ('gated', dict(hidden_act='gelu'), "hidden_act with use_gated_mlp must be .*, got 'gelu'"),
-        ('clip', dict(vision_config=[]), r'vision_config must be a JSON object, got \[\]'),
+        (
+            'clip_dict',
+            dict(vision_config=[], vision_config_dict=None),
+            r'vision_config must be a JSON object, got \[\]',
+        ),
         ('vitdet', dict(window_size=4), 'window_size must be that .* block 0, for 3 x 3 .* got 4'),
         ('vitdet', dict(image_size=72), 'image_size must be that .* block 1, for 8 x 8 .* got 72'),
         ('vitdet', dict(window_block_indices=[0]), 'image_size must be .* block 2, for 3 x 3'),
         ('vitdet', dict(window_block_indices=[0, 4]), r'indices must be .* 0 to 3, got \[0, 4'),
         ('vitdet', dict(window_block_indices=2), 'indices must be a list of blocks'),
-        ('vitdet', dict(window_size=-1), 'window_size must be an integer >= 0, got -1'),
         ('vitdet', dict(residual_block_indices=[3]), r'indices must be \[\], since .*\[3\]'),
         ('vitdet', dict(use_relative_position_embeddings=False), 'must be True as .*, got False'),
         ('vitdet', dict(use_absolute_position_embeddings=None), 'must be True or False, got None'),
@@ -263,13 +206,12 @@ def test_what_the_backbone_cannot_hold(case, changes, message, tmp_path):
         CPVT.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('case', ['vit', 'clip_dict', 'vitdet'])
 def test_init_cfg_reads_the_config_too(case, tmp_path):
     """The table's grid is that of the file, and no difference is noted."""
     model, config = build(case)
     write(tmp_path, model, config)
-    arguments = {**COMMON, **CASES[case][0]}
-    found = CPVT(**arguments, init_cfg=str(tmp_path)).eval()
+    found = CPVT(**{**COMMON, **CASES[case][0]}, init_cfg=str(tmp_path)).eval()
     assert not notes_of(tmp_path, found)
     found.init_weights()
     images = torch.randn(1, 3, 40, 24)
@@ -289,9 +231,8 @@ def notes_of(folder, model):
         ('vit', dict(activation='gelu'), "activation='quick_gelu', the model has 'gelu'"),
         ('vit', dict(arch={**ARCH, 'num_heads': 4}), 'num_heads=6, the model has 4'),
         ('dinov3', dict(position={**ROPE, 'temperature': None}), r'7\.0\).*100\.0\)'),
-        ('siglip', dict(activation='gelu'), "activation='gelu_tanh', the model has 'gelu'"),
         ('vitdet', dict(activation='gelu'), "activation='gelu_tanh', the model has 'gelu'"),
-        ('sam', dict(mask_window_padding=True), 'mask_window_padding=False, the model has True'),
+        ('vitdet', dict(mask_window_padding=True), 'mask_window_padding=False, the model has True'),
     ],
 )
 @pytest.mark.parametrize('own', [True, False], ids=['save_pretrained', 'transformers'])
