@@ -198,6 +198,10 @@ def test_weights_of_another_layout_or_of_nothing_known(tmp_path):
     torch.save({'blocks.0.attn.qkv.weight': torch.ones(9, 3)}, tmp_path / 'c.pth')
     with pytest.raises(CheckpointError, match=r'c.pth.*cannot be read without patch_embed'):
         CPVT.from_pretrained(tmp_path / 'c.pth')
+    flat = CPVT(arch=COLUMN, position=TABLE).state_dict() | {'pos_embed.0': torch.ones(192)}
+    torch.save(flat, tmp_path / 'd.pth')
+    with pytest.raises(CheckpointError, match=r'd.pth.*without pos_embed.0 \(3 dimensions\)'):
+        CPVT.from_pretrained(tmp_path / 'd.pth')
 
 
 MISSING = (

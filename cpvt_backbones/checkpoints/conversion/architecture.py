@@ -201,8 +201,8 @@ def _read_position(
     position: list[dict[str, Any]] = []
     if 'pos_embed.0' in weights:
         position.append(dict(type='Learned', **_table_options(weights, family)))
-        result.table_entries = weights['pos_embed.0'].shape[-2]
-        _read_grid(weights, result)
+        result.table_entries = _shape(weights, 'pos_embed.0', 3)[1]
+        _read_grid(weights, result, result.table_entries)
     if 'rel_pos.0.row' in weights:
         position.append(dict(type='Relative', clip=weights['rel_pos.0.row'].shape[0] // 2))
     rope = 'pe' if _is_pe_core(weights) else rope
@@ -311,7 +311,7 @@ def _read_pegs(weights: Weights, result: Architecture) -> dict[str, Any] | None:
     return dict(type='PEG', after_blocks=usual[count], kernel_size=kernel[2])
 
 
-def _read_grid(weights: Weights, result: Architecture) -> None:
+def _read_grid(weights: Weights, result: Architecture, entries: int) -> None:
     """Set ``img_size`` by the grid of the first table."""
     patch = result.arguments.get('patch_size', 4)
     stored = weights.get('pos_embed.grid_0')
@@ -319,8 +319,6 @@ def _read_grid(weights: Weights, result: Architecture) -> None:
         height, width = (int(side) for side in stored.tolist())
         result.arguments['img_size'] = (height * patch, width * patch)
         return
-    table = weights['pos_embed.0']
-    entries = table.shape[-2]
     prefix = len(prefix_tokens(weights)) if result.backbone == 'CPVT' else 0
     no_grid = (0, 0)  # of the model, which is not known
     if layout := table_layout(entries, no_grid, (prefix, 0, 1, 2)):

@@ -22,6 +22,7 @@ class Part(NamedTuple):
 
 
 Parts = Mapping[str, Part]  # by this package's names
+_TOKENS = ('cls_token', 'dist_token', 'reg_token')
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,10 @@ def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
         '.mlp.fc' in key and value.dim() == 4 and value.shape[2:] == (1, 1)
     ):  # mmdet's MLP is made of 1 x 1 convolutions
         return [(key, value.flatten(1))]
-    if key == 'cls_token':  # CLIP stores a vector, and its table without the batch dimension
-        return [(key, value.reshape(1, 1, -1))]
+    if key in _TOKENS and value.dim() < 3:  # CLIP stores a vector
+        return [(key, value.reshape(1, -1, value.shape[-1] if value.dim() else 1))]
     if key == 'pos_embed.0' and value.dim() == 4:  # SAM stores it by rows and columns
         return [(key, value.flatten(1, 2)), ('pos_embed.grid_0', torch.tensor(value.shape[1:3]))]
-    if key == 'pos_embed.0' and value.dim() == 2:
+    if key == 'pos_embed.0' and value.dim() == 2:  # CLIP's has no batch dimension
         return [(key, value[None])]
     return [(key, value)]
