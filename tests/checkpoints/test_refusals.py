@@ -155,6 +155,11 @@ MISFITS = {
         f'pos_block.0.proj.*: {OTHER_PEGS}',
     ),
     'bias of a PEG': (own(position=PEG), model(position=NO_BIAS), f'proj.0.bias: {OTHER_PEGS}'),
+    'PEG without a number': (
+        with_part('pos_block.scale', 2),
+        model(position=PEG),
+        r'lacks 2 keys of the model: pos_block\.0\.proj',
+    ),
     'PEG of no stage': (peg_of_a_fifth_stage, pyramid, OTHER_PEGS),
     # Anything else.
     'a part of a block': (

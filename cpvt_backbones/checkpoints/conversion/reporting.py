@@ -269,13 +269,13 @@ def _has_other_pegs(key: str, wanted: Iterable[str], model: nn.Module) -> bool:
     PEGs that no output needs are not built, and have a place all the same.
     """
     pegs = {name: one for name, one in model.named_children() if isinstance(one, PEGPosition)}
-    encoding, index, _ = key.split('.', 2)
-    if not pegs or not index.isdigit():
+    place = re.match(r'(\w+)\.(\d+)\.', key)
+    if not pegs or not place:
         return False
     depths: Any = model.depths
-    places = sum(len(pegs[encoding].blocks_of(depth)) for depth in depths if encoding in pegs)
-    is_built = any(name.startswith(f'{encoding}.{index}.') for name in wanted)
-    return is_built or int(index) >= places
+    encoding = pegs.get(place[1])
+    places = sum(len(encoding.blocks_of(depth)) for depth in depths) if encoding else 0
+    return int(place[2]) >= places or any(name.startswith(place[0]) for name in wanted)
 
 
 def _is_of_encoding(key: str, model: nn.Module) -> bool:
