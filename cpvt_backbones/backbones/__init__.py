@@ -14,6 +14,12 @@ returns: :attr:`Backbone.out_channels` is ``in_channels`` of the neck in a confi
 | ``PyramidCPVT`` | svt_small | 23.5 | 64, 128, 256, 512 |
 | ``PyramidCPVT`` | svt_base | 55.3 | 96, 192, 384, 768 |
 | ``PyramidCPVT`` | svt_large | 98.2 | 128, 256, 512, 1024 |
+| ``PyramidCPVT`` | pvtv2_b0 | 3.4 | 32, 64, 160, 256 |
+| ``PyramidCPVT`` | pvtv2_b1 | 13.5 | 64, 128, 320, 512 |
+| ``PyramidCPVT`` | pvtv2_b2 | 24.9 | 64, 128, 320, 512 |
+| ``PyramidCPVT`` | pvtv2_b3 | 44.7 | 64, 128, 320, 512 |
+| ``PyramidCPVT`` | pvtv2_b4 | 62.1 | 64, 128, 320, 512 |
+| ``PyramidCPVT`` | pvtv2_b5 | 81.5 | 64, 128, 320, 512 |
 | ``MultiScaleCPVT`` | tiny | 5.7 | 48, 96, 192, 192 |
 | ``MultiScaleCPVT`` | small | 22.3 | 96, 192, 384, 384 |
 | ``MultiScaleCPVT`` | base | 88.3 | 192, 384, 768, 768 |

@@ -25,6 +25,7 @@ _PYRAMID: dict[str, Any] = dict(
     mlp_ratios=(8.0, 8.0, 4.0, 4.0),
     sr_ratios=(8, 4, 2, 1),
 )
+_PVTV2: dict[str, Any] = dict(_PYRAMID, patch_kernels=(7, 3, 3, 3), mlp_kernel_size=3)
 _SVT: dict[str, Any] = dict(mlp_ratios=(4.0,) * 4, sr_ratios=(8, 4, 2, 1), window_size=7)
 
 PYRAMIDS: dict[str, dict[str, Any]] = {
@@ -43,6 +44,13 @@ PYRAMIDS: dict[str, dict[str, Any]] = {
     'svt_large': dict(
         depths=(2, 2, 18, 2), embed_dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32), **_SVT
     ),
+    # PVTv2 (arXiv 2106.13797, table 1): overlapping patches, and convolutions in the MLPs.
+    'pvtv2_b0': dict(_PVTV2, depths=(2, 2, 2, 2), embed_dims=(32, 64, 160, 256)),
+    'pvtv2_b1': dict(_PVTV2, depths=(2, 2, 2, 2)),
+    'pvtv2_b2': dict(_PVTV2, depths=(3, 4, 6, 3)),
+    'pvtv2_b3': dict(_PVTV2, depths=(3, 4, 18, 3)),
+    'pvtv2_b4': dict(_PVTV2, depths=(3, 8, 27, 3)),
+    'pvtv2_b5': dict(_PVTV2, depths=(3, 6, 40, 3), mlp_ratios=(4.0,) * 4),
 }
 
 # Keys that an architecture in stages may have besides, with the kind of their values.
@@ -56,8 +64,8 @@ def list_archs() -> dict[str, tuple[str, ...]]:
 
     Examples:
         >>> from cpvt_backbones import list_archs
-        >>> list_archs()['PyramidCPVT']
-        ('tiny', 'small', 'base', 'large', 'svt_small', 'svt_base', 'svt_large')
+        >>> list_archs()['CPVT']
+        ('tiny', 'small', 'base')
     """
     return {backbone: tuple(table) for backbone, table in ARCHS.items()}
 

@@ -47,6 +47,12 @@ class PyramidCPVT(Backbone):
     | svt_small | 2, 2, 10, 4 | 23.5 |
     | svt_base | 2, 2, 18, 2 | 55.3 |
     | svt_large | 2, 2, 18, 2 | 98.2 |
+    | pvtv2_b0 | 2, 2, 2, 2 | 3.4 |
+    | pvtv2_b1 | 2, 2, 2, 2 | 13.5 |
+    | pvtv2_b2 | 3, 4, 6, 3 | 24.9 |
+    | pvtv2_b3 | 3, 4, 18, 3 | 44.7 |
+    | pvtv2_b4 | 3, 8, 27, 3 | 62.1 |
+    | pvtv2_b5 | 3, 6, 40, 3 | 81.5 |
 
     Parameters are those of the default arguments, without a head. The stages have these numbers;
     ``embed_dims`` are the channels of the maps:
@@ -61,10 +67,13 @@ class PyramidCPVT(Backbone):
     | ``embed_dims`` of svt_small | 64 | 128 | 256 | 512 |
     | ``embed_dims`` of svt_base | 96 | 192 | 384 | 768 |
     | ``embed_dims`` of svt_large | 128 | 256 | 512 | 1024 |
+    | ``embed_dims`` of pvtv2_b0 | 32 | 64 | 160 | 256 |
 
     Twins-SVT (``svt_*``) has heads of 32 channels and ``mlp_ratios`` of 4. Blocks 0, 2, 4, ... of
     a stage attend within windows of 7 x 7 tokens. Blocks 1, 3, 5, ... attend to the whole map, with
-    keys reduced by ``sr_ratios``.
+    keys reduced by ``sr_ratios``. PVTv2 (``pvtv2_*``) has patches that overlap and a convolution in
+    the MLPs. Its heads and ``mlp_ratios`` are those of tiny to large, but the ``mlp_ratios`` of
+    pvtv2_b5 are 4. From pvtv2_b1 on it is as wide.
 
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
@@ -90,7 +99,8 @@ class PyramidCPVT(Backbone):
             ``'Relative'`` and ``'DecomposedRelative'`` need ``sr_ratios`` of 1. Blocks count from 0
             in each stage. Default: a PEG after block 0 of every stage. PVT has
             ``dict(type='Learned', interpolation='bilinear', antialias=False)``, and PVTv2 ``None``:
-            the convolutions of its MLPs encode positions.
+            the convolutions of its MLPs encode positions. PVTv2 also needs
+            ``norm_after_stage=True``.
         mask_window_padding: With windows, leave the padding of the last row and column of windows
             out of attention, as in mmseg. timm's Twins-SVT lets tokens attend to it: ``False``. At
             multiples of 224 px there is no padding.

@@ -28,6 +28,15 @@ PYRAMIDS = {
     'svt_base': (56_070_952, 55_300_416),
     'svt_large': (99_271_400, 98_244_352),
 }
+# Of timm's pvt_v2_*, with a norm of each stage and a head.
+PVTV2 = {
+    'pvtv2_b0': 3_666_760,
+    'pvtv2_b1': 14_009_000,
+    'pvtv2_b2': 25_362_856,
+    'pvtv2_b3': 45_238_696,
+    'pvtv2_b4': 62_556_072,
+    'pvtv2_b5': 81_956_008,
+}
 
 
 def build(cls, **kwargs):
@@ -45,7 +54,7 @@ def test_the_tables_below_know_every_size():
     assert list_archs() == {
         'CPVT': tuple(COLUMNS),
         'MultiScaleCPVT': tuple(COLUMNS),
-        'PyramidCPVT': tuple(PYRAMIDS),
+        'PyramidCPVT': (*PYRAMIDS, *PVTV2),
     }
 
 
@@ -68,7 +77,7 @@ def test_multi_scale_trunk_is_the_gap_model(arch):
     assert trunk + head == COLUMNS[arch][3]
 
 
-@pytest.mark.parametrize('arch', only('tiny', 'svt_small', of=list_archs()['PyramidCPVT']))
+@pytest.mark.parametrize('arch', only('tiny', 'svt_small', of=PYRAMIDS))
 def test_pyramids(arch):
     with_head, alone = PYRAMIDS[arch]
     classifier = dict(arch=arch, out_type='avg_featmap', out_indices=-1)
@@ -76,6 +85,13 @@ def test_pyramids(arch):
     assert count(PyramidCPVT, **classifier) + head == with_head
     assert count(PyramidCPVT, arch=arch, final_norm=True) + head == with_head
     assert count(PyramidCPVT, arch=arch) == alone
+
+
+@pytest.mark.parametrize('arch', PVTV2)
+def test_pvtv2(arch):
+    model = build(PyramidCPVT, arch=arch, position=None, norm_after_stage=True)
+    head = model.out_channels[-1] * 1000 + 1000
+    assert sum(p.numel() for p in model.parameters()) + head == PVTV2[arch]
 
 
 def test_peg_of_the_paper_and_the_table_it_replaces():

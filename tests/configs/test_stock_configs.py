@@ -41,16 +41,14 @@ def test_mmsegs_configs_are_found(name, tmp_path):
     cfg = read_config(config)
     assert cfg.model.type == 'EncoderDecoder'
     assert cfg.model.backbone == dict(type='MultiScaleCPVT', arch='tiny')
-    plain = tmp_path / 'plain.py'
-    base = f"_base_ = __import__('cpvt_backbones') and 'mmseg::{name}'\n"
-    plain.write_text(base + f'model = dict(pretrained=None, {model})\n')
-    program = f"""
+    plain, script = tmp_path / 'plain.py', tmp_path / 'script.py'
+    plain.write_text(f"_base_ = 'mmseg::{name}'\nmodel = dict(pretrained=None, {model})\n")
+    script.write_text(f"""
 from mmengine.config import Config
 print(Config.fromfile({str(plain)!r}).model.backbone.type)
-"""
-    done = subprocess.run(
-        [sys.executable, '-c', program], capture_output=True, text=True, check=False
-    )
+""")
+    command = [sys.executable, '-m', 'cpvt_backbones.run', str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip().endswith('MultiScaleCPVT'), done.stderr
 
 

@@ -1,5 +1,5 @@
 # DPT with ViT-B on ADE20K.
-_base_ = __import__('cpvt_backbones') and ('mmseg::dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512.py')
+_base_ = 'mmseg::dpt/dpt_vit-b16_8xb2-160k_ade20k-512x512.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     pretrained=None,

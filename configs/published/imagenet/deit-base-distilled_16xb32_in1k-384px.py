@@ -1,7 +1,5 @@
 # DeiT-B, distilled, on ImageNet-1k at 384 px.
-_base_ = __import__('cpvt_backbones') and (
-    'mmpretrain::deit/deit-base-distilled_16xb32_in1k-384px.py'
-)
+_base_ = 'mmpretrain::deit/deit-base-distilled_16xb32_in1k-384px.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

@@ -1,5 +1,5 @@
 # DeiT-B on ImageNet-1k at 384 px.
-_base_ = __import__('cpvt_backbones') and ('mmpretrain::deit/deit-base_16xb32_in1k-384px.py')
+_base_ = 'mmpretrain::deit/deit-base_16xb32_in1k-384px.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

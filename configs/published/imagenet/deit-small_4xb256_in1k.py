@@ -1,5 +1,5 @@
 # DeiT-S on ImageNet-1k.
-_base_ = __import__('cpvt_backbones') and ('mmpretrain::deit/deit-small_4xb256_in1k.py')
+_base_ = 'mmpretrain::deit/deit-small_4xb256_in1k.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

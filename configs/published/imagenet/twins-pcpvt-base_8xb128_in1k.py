@@ -1,5 +1,5 @@
 # Twins-PCPVT-B on ImageNet-1k.
-_base_ = __import__('cpvt_backbones') and ('mmpretrain::twins/twins-pcpvt-base_8xb128_in1k.py')
+_base_ = 'mmpretrain::twins/twins-pcpvt-base_8xb128_in1k.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

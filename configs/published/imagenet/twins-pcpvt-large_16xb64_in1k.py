@@ -1,5 +1,5 @@
 # Twins-PCPVT-L on ImageNet-1k.
-_base_ = __import__('cpvt_backbones') and ('mmpretrain::twins/twins-pcpvt-large_16xb64_in1k.py')
+_base_ = 'mmpretrain::twins/twins-pcpvt-large_16xb64_in1k.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

@@ -1,7 +1,5 @@
 # ViT-B/32 on ImageNet-1k at 384 px.
-_base_ = __import__('cpvt_backbones') and (
-    'mmpretrain::vision_transformer/vit-base-p32_64xb64_in1k-384px.py'
-)
+_base_ = 'mmpretrain::vision_transformer/vit-base-p32_64xb64_in1k-384px.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

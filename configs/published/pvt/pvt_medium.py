@@ -1,5 +1,5 @@
 # PVT-Medium on ImageNet-1k, from its authors.
-_base_ = __import__('cpvt_backbones') and ('mmpretrain::deit/deit-tiny_4xb256_in1k.py')
+_base_ = 'mmpretrain::deit/deit-tiny_4xb256_in1k.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

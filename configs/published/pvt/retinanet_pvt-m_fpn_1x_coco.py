@@ -1,5 +1,5 @@
 # RetinaNet with PVT-M on COCO.
-_base_ = __import__('cpvt_backbones') and ('mmdet::pvt/retinanet_pvt-m_fpn_1x_coco.py')
+_base_ = 'mmdet::pvt/retinanet_pvt-m_fpn_1x_coco.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

@@ -1,19 +1,11 @@
 # RetinaNet with PVTv2-B0 on COCO.
-_base_ = __import__('cpvt_backbones') and ('mmdet::pvt/retinanet_pvtv2-b0_fpn_1x_coco.py')
+_base_ = 'mmdet::pvt/retinanet_pvtv2-b0_fpn_1x_coco.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(
         _delete_=True,
         type='PyramidCPVT',
-        arch=dict(
-            depths=(2, 2, 2, 2),
-            embed_dims=(32, 64, 160, 256),
-            num_heads=(1, 2, 5, 8),
-            mlp_ratios=(8, 8, 4, 4),
-            sr_ratios=(8, 4, 2, 1),
-            patch_kernels=(7, 3, 3, 3),
-            mlp_kernel_size=3,
-        ),
+        arch='pvtv2_b0',
         position=None,
         norm_after_stage=True,
         embed_norm_eps=1e-6,

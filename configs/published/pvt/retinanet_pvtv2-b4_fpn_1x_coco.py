@@ -1,19 +1,11 @@
 # RetinaNet with PVTv2-B4 on COCO.
-_base_ = __import__('cpvt_backbones') and ('mmdet::pvt/retinanet_pvtv2-b4_fpn_1x_coco.py')
+_base_ = 'mmdet::pvt/retinanet_pvtv2-b4_fpn_1x_coco.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(
         _delete_=True,
         type='PyramidCPVT',
-        arch=dict(
-            depths=(3, 8, 27, 3),
-            embed_dims=(64, 128, 320, 512),
-            num_heads=(1, 2, 5, 8),
-            mlp_ratios=(8, 8, 4, 4),
-            sr_ratios=(8, 4, 2, 1),
-            patch_kernels=(7, 3, 3, 3),
-            mlp_kernel_size=3,
-        ),
+        arch='pvtv2_b4',
         position=None,
         norm_after_stage=True,
         embed_norm_eps=1e-6,

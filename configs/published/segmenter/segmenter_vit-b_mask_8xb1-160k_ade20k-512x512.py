@@ -1,7 +1,5 @@
 # Segmenter with ViT-B on ADE20K.
-_base_ = __import__('cpvt_backbones') and (
-    'mmseg::segmenter/segmenter_vit-b_mask_8xb1-160k_ade20k-512x512.py'
-)
+_base_ = 'mmseg::segmenter/segmenter_vit-b_mask_8xb1-160k_ade20k-512x512.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     pretrained=None,

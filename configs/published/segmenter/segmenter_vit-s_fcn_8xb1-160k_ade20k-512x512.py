@@ -1,7 +1,5 @@
 # Segmenter with a linear head with ViT-S on ADE20K.
-_base_ = __import__('cpvt_backbones') and (
-    'mmseg::segmenter/segmenter_vit-s_fcn_8xb1-160k_ade20k-512x512.py'
-)
+_base_ = 'mmseg::segmenter/segmenter_vit-s_fcn_8xb1-160k_ade20k-512x512.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     pretrained=None,

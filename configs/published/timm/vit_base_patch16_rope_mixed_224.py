@@ -1,5 +1,5 @@
 # RoPE-ViT-B (mixed) on ImageNet-1k, from timm.
-_base_ = __import__('cpvt_backbones') and ('mmpretrain::deit/deit-base_16xb64_in1k.py')
+_base_ = 'mmpretrain::deit/deit-base_16xb64_in1k.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

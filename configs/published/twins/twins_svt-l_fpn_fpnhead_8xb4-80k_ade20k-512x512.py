@@ -1,7 +1,5 @@
 # Semantic FPN with Twins-SVT-L on ADE20K.
-_base_ = __import__('cpvt_backbones') and (
-    'mmseg::twins/twins_svt-l_fpn_fpnhead_8xb4-80k_ade20k-512x512.py'
-)
+_base_ = 'mmseg::twins/twins_svt-l_fpn_fpnhead_8xb4-80k_ade20k-512x512.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

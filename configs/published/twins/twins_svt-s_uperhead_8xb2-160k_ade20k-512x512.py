@@ -1,7 +1,5 @@
 # UPerNet with Twins-SVT-S on ADE20K.
-_base_ = __import__('cpvt_backbones') and (
-    'mmseg::twins/twins_svt-s_uperhead_8xb2-160k_ade20k-512x512.py'
-)
+_base_ = 'mmseg::twins/twins_svt-s_uperhead_8xb2-160k_ade20k-512x512.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     backbone=dict(

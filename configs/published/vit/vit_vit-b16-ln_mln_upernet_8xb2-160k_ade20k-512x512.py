@@ -1,7 +1,5 @@
 # UPerNet with ViT-B on ADE20K.
-_base_ = __import__('cpvt_backbones') and (
-    'mmseg::vit/vit_vit-b16-ln_mln_upernet_8xb2-160k_ade20k-512x512.py'
-)
+_base_ = 'mmseg::vit/vit_vit-b16-ln_mln_upernet_8xb2-160k_ade20k-512x512.py'
 custom_imports = dict(imports=['cpvt_backbones'])
 model = dict(
     pretrained=None,
