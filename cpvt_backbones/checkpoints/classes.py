@@ -84,7 +84,7 @@ def keep_rows(
 
     Args:
         key: Name of the weight or bias.
-        own: The model's, (rows, ...); changed in place.
+        own: The model's, (rows, ...), of Segmenter's tokens (1, rows, C); changed in place.
         stored: The checkpoint's.
         ours: The model's classes.
         theirs: The checkpoint's.
@@ -93,6 +93,7 @@ def keep_rows(
         The names of classes that keep their rows; empty if the layout of the layer is not known.
     """
     layer = key.rpartition('.')[0].rpartition('.')[2]
+    own, stored = class_rows(key, own), class_rows(key, stored)
     new, old = (_rows(layer, len(own), len(ours)), _rows(layer, len(stored), len(theirs)))
     if not new or not old or len(new[0]) != len(old[0]):
         return []
@@ -105,6 +106,11 @@ def keep_rows(
     if has_background:
         own[-1] = stored[-1].to(own)
     return kept
+
+
+def class_rows(key: str, value: Tensor) -> Tensor:
+    """A view of a class layer with its rows first: Segmenter's class tokens are (1, rows, C)."""
+    return value[0] if key.endswith('cls_emb') else value
 
 
 def _rows(layer: str, rows: int, classes: int) -> list[list[int]]:

@@ -12,7 +12,14 @@ from mmengine.logging import print_log
 from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
-from .classes import SAME_CLASSES, class_difference, classes_of, keep_rows, stored_meta
+from .classes import (
+    SAME_CLASSES,
+    class_difference,
+    class_rows,
+    classes_of,
+    keep_rows,
+    stored_meta,
+)
 from .conversion.families import stored_weights
 from .conversion.reporting import check_values
 from .loading import naming_file
@@ -44,11 +51,12 @@ SCHEMES = [
 ]
 
 # Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`,
-# `conv_seg`, `fc`, `cls_branches.0` (DETR), `rtm_cls.0`, `layers.head` (ViT).
+# `conv_seg`, `fc`, `cls_branches.0` (DETR), `rtm_cls.0`, `layers.head` (ViT), `mask_norm` and
+# `cls_emb` (Segmenter).
 _CLASS_LAYER = re.compile(
     r'head\b.*\.(?!pre_logits)'
-    r'(\w*(?:cls|seg|logits|fc)\w*|\w*cls(_branches)?\.\d+|layers\.head\w*)'
-    r'\.(?:weight|bias)$'
+    r'(\w*(?:cls|seg|logits|fc)\w*|\w*cls(_branches)?\.\d+|layers\.head\w*|mask_norm)'
+    r'\.(?:weight|bias)$|head\.cls_emb$'
 )
 # Heads with classes of their own: proposals, stuff.
 _OTHER_HEAD = re.compile(r'(^|\.)\w*(rpn|semantic)')
@@ -230,7 +238,7 @@ def _class_layers(
     for key, own in wanted.items():
         if key not in weights or not _CLASS_LAYER.search(key) or _OTHER_HEAD.search(key):
             continue
-        same_inputs = weights[key].shape[1:] == own.shape[1:]
+        same_inputs = class_rows(key, weights[key]).shape[1:] == class_rows(key, own).shape[1:]
         if same_inputs and (all_of_them or weights[key].shape != own.shape):
             found.append(key)
     return found

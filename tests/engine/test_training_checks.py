@@ -320,3 +320,40 @@ def test_rows_of_a_class(layer, rows, kept):
         assert torch.equal(own[places], source)
     if 'fc_cls' in layer:
         assert own[-1] == stored[-1]
+
+
+def test_class_tokens_of_a_segmenter(monkeypatch):
+    """Its classes are vectors, (1, classes, C), and a norm over the classes."""
+    pytest.importorskip('mmseg')
+    head = dict(
+        type='mmseg.SegmenterMaskTransformerHead',
+        in_channels=16,
+        channels=16,
+        embed_dims=16,
+        num_layers=1,
+        num_heads=2,
+        in_index=0,
+    )
+
+    def segmenter(classes):
+        backbone = dict(type='CPVT', **ONE_BLOCK)
+        model = tiny.build(
+            dict(
+                type='mmseg.EncoderDecoder',
+                backbone=backbone,
+                decode_head={**head, 'num_classes': classes},
+            )
+        )
+        return tiny.randomise(model)
+
+    model, before = segmenter(3), segmenter(4)
+    content = dict(content_of(before), meta=meta_of(tuple('dbxa')))
+    told = []
+    monkeypatch.setattr(mmengine_loader, 'print_log', lambda message, logger: told.append(message))
+    check_checkpoint(Running(model, 'abc'), content)
+    assert told[0].endswith('but for the rows of a, b; new are c')
+    for name, rows in (('cls_emb', lambda x: x[0]), ('mask_norm.weight', lambda x: x)):
+        key = f'decode_head.{name}'
+        found = rows(content['state_dict'][f'module.{key}'])
+        stored, own = rows(before.state_dict()[key]), rows(model.state_dict()[key])
+        assert torch.equal(found, torch.stack((stored[3], stored[1], own[2])))
