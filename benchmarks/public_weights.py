@@ -20,6 +20,8 @@ sys.path.insert(
 
 import cpvt_backbones  # noqa: F401  (registers the models)
 from benchmarks import fill_marked
+from benchmarks.published_speed import FILE as TIMES
+from benchmarks.published_speed import read as read_times
 from cpvt import command_line as cli
 from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.errors import InputError
@@ -61,6 +63,7 @@ COLUMNS = (
     'source',
     'licence',
     'gmacs',
+    'ms',
     'model',
 )
 
@@ -122,7 +125,7 @@ def call_of(built: dict[str, Any]) -> str:
 
 def whole_models() -> Iterator[dict[str, str]]:
     """Detectors, segmentors and classifiers that others have published."""
-    differences = differences_of_models()
+    differences, times = differences_of_models(), read_times(TIMES)
     for name, entry in published_weights().items():
         size = f' at {entry.size[0]} x {entry.size[1]}' if entry.size else ''
         yield dict(
@@ -134,6 +137,7 @@ def whole_models() -> Iterator[dict[str, str]]:
             source=entry.source,
             licence=entry.license,
             gmacs=f'{entry.gmacs:.1f}{size}' if entry.gmacs is not None else '',
+            ms=str(times[name]['ms']) if name in times else '',
             model=entry.about,
         )
 

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.metadata import metadata, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 import yaml
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from timm.models import get_pretrained_cfg
 from torch.utils.flop_counter import FlopCounterMode
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,6 +71,28 @@ def name_of(stem: str) -> str:
     raise InputError(f'NAMES: no pattern is of {stem!r}')
 
 
+def shape_of(name: str) -> list[int]:
+    """(height, width) in px at which a model is counted and timed."""
+    return [384, 384] if name.endswith('384-imagenet') else SHAPES[name.rpartition('-')[2]]
+
+
+def licence_of(package: str) -> str:
+    """Licence of a toolbox, in lower case, as its distribution states it."""
+    stated = metadata(packages_distributions()[package][0])['License-Expression']
+    if not stated:
+        raise InputError(f'{package}: its distribution states no licence')
+    return stated.removeprefix('LicenseRef-').lower()
+
+
+def licence_with_start(licence: str, cfg: Config) -> str:
+    """A licence, and that of the weights from which the publisher started if it is another."""
+    start = (cfg.model.backbone.get('init_cfg') or {}).get('checkpoint', '')
+    if not start.startswith('timm://'):
+        return licence
+    of_start = get_pretrained_cfg(start.removeprefix('timm://')).license
+    return licence if of_start == licence else f'{licence}; starts from {of_start}'
+
+
 def published() -> dict[str, dict[str, Any]]:
     """Address, scores, source and licence by the name of a config's file."""
     found = {}
@@ -89,13 +113,13 @@ def published() -> dict[str, dict[str, Any]]:
                         address=model['Weights'],
                         scores=dict(scores_of(model.get('Results'))),
                         source=f'{toolbox}, {file.relative_to(root)}',
-                        license='apache-2.0',
+                        license=licence_of(toolbox),
                     )
     found['vitdet_mask-rcnn_vit-b-mae_lsj-100e'] = dict(
         address=VITDET,
         scores={'box AP': 51.6, 'mask AP': 45.7},
         source='mmdet, projects/ViTDet/README.md',
-        license='apache-2.0',
+        license=licence_of('mmdet'),
     )
     for row in csv.DictReader(ACCURACY.open(encoding='utf-8')):
         name = row['name'].partition('.')[0]
@@ -104,7 +128,7 @@ def published() -> dict[str, dict[str, Any]]:
             address=f'timm://{row["name"]}',
             scores={'top-1': float(row['top1'])},
             source=row['source'],
-            license='apache-2.0',
+            license='apache-2.0' if is_pvt else get_pretrained_cfg(row['name']).license,
         )
         if is_pvt:
             release = 'https://github.com/whai362/PVT/releases/download/v2'
@@ -149,19 +173,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     for config in sorted(CONFIGS.rglob('*.py')):
         name = name_of(config.stem)
         dataset = name.rpartition('-')[2]
-        shape = [384, 384] if name.endswith('384-imagenet') else SHAPES[dataset]
         about = re.match(r'# (.+?)\.?\n', config.read_text(encoding='utf-8'))
         if about is None:
             raise InputError(f'{config}: the first line must be a comment on the model')
         if name in entries:
             raise InputError(f'NAMES: two configs are named {name!r}')
+        found = known[config.stem]
+        found['license'] = licence_with_start(found['license'], Config.fromfile(config))
         entries[name] = dict(
             about=about[1].partition(', of mmdet')[0],
             task=TASKS[dataset],
             dataset=DATASETS[dataset],
             config=config.relative_to(ROOT).as_posix(),
-            **known[config.stem],
-            **count(config, shape),
+            **found,
+            **count(config, shape_of(name)),
         )
         print(name, entries[name]['parameters'], entries[name].get('gmacs'))
     index = FOLDER / 'index.json'

@@ -38,6 +38,7 @@ MISTAKES = {
     'benchmarks/pipeline.py': ('--images none --count 1', 'none'),
     'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),
     'benchmarks/published_models.py': ('--out none/a.json', "out: 'none' is no folder"),
+    'benchmarks/published_speed.py': ('pvt_tyni-imagenet', "did you mean 'pvt_tiny-imagenet'"),
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
     'benchmarks/tile_agreement.py': ('none.py none.pth {image} --tiles 32:8', NO_CONFIG),
     'benchmarks/relative_positions.py': ('--out none/a.csv', "out: 'none' is no folder"),
