@@ -1,11 +1,11 @@
 """Try models on images in a browser: features, attention, predictions, one image at several sizes.
 
-    python demo/app.py                                  # the shipped models
+    python demo/app.py                                  # the shipped models, and published ones
     python demo/app.py CONFIG CHECKPOINT --port 8000    # and a trained model
 
 The page listens on this machine only. It asks for no password: before you open it to others with
---host, put a proxy with TLS and a login in front. One image is worked on at a time, and nothing is
-fetched from the network.
+--host, put a proxy with TLS and a login in front. One image is worked on at a time. Only the
+weights of a published model that is chosen in the menu are fetched from the network.
 """
 
 import os
@@ -19,7 +19,7 @@ from cpvt import command_line as cli
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    model = 'config file and checkpoint of one more model (default: the shipped models)'
+    model = 'config file and checkpoint, or name, of the model to begin with (default: shipped)'
     parser.add_argument('model', nargs='*', metavar='CONFIG CHECKPOINT', help=model)
     parser.add_argument('--host', default='127.0.0.1', help='address to listen on')
     parser.add_argument('--port', type=int, default=7860)

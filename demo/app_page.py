@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference import ImageError
 
 TITLE = """# CPVT: one model, images of any size
@@ -117,7 +118,11 @@ class Page:
             sample_labels=[one.name for one in examples()],
             type='index',
         )
-        self.name = gr.Dropdown([*self.models], value=name, label='Model', filterable=False)
+        choices = []
+        for one, model in self.models.items():
+            size = f' ({views.megabytes(model.published)})' if model.published else ''
+            choices.append((f'{one}{size}', one))
+        self.name = gr.Dropdown(choices, value=name, label='Model', filterable=False)
         self.about = gr.Markdown(self.models[name].describe())
         gr.Markdown(CREDIT)
 
@@ -225,8 +230,10 @@ class Page:
             return
         try:
             views.read_upload(file)  # kept for what follows
-        except ImageError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+            views.release_others(self.models, data[self.name])
+            model.fetch()
+        except (ImageError, InputError) as error:
+            raise gr.Error(html.escape(str(error)), print_exception=False) from error
         if view == FEATURES:
             chosen = [data[slider] for slider in self.sliders]
             features, attention, caption = views.explain(model, file, *chosen)

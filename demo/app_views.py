@@ -1,6 +1,6 @@
 """What the page shows of a model and an image: pictures, captions and tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from math import log2, prod
@@ -15,12 +15,18 @@ from picture import largest_classes
 from PIL import Image, ImageDraw
 
 from cpvt_backbones.analysis.matching import match
+from cpvt_backbones.checkpoints import locate_checkpoint
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor, read_image
 from cpvt_backbones.inference.drawing import draw_prediction
 from cpvt_backbones.inference.predictions import Prediction
 from cpvt_backbones.inference.sizes import Scale, fit
 from cpvt_backbones.toolboxes import read_config
-from cpvt_backbones.weights import FOLDER, shipped_weights
+from cpvt_backbones.weights import (
+    FOLDER,
+    PublishedWeights,
+    published_weights,
+    shipped_weights,
+)
 
 READ_PIXELS = 50_000_000  # maximum of a file
 KEPT_SIDE = 2048  # px; larger images are reduced when they are read
@@ -51,8 +57,27 @@ class Model:
         """Its backbone; ``ValueError`` for one that does not read RGB images of 8 bits."""
         return FeatureExtractor(self.read_cfg(), self.checkpoint)
 
+    @property
+    def published(self) -> PublishedWeights | None:
+        """Its entry of the index, if others have published it: it is downloaded at first use."""
+        return published_weights().get(self.checkpoint)
+
+    def fetch(self) -> None:
+        """Download a published model that is not there yet; ``CheckpointError`` if it fails."""
+        if self.published is not None:
+            locate_checkpoint(self.checkpoint)
+
+    def release(self) -> None:
+        """Free the memory of its weights; the next use reads them again."""
+        for part in ('predictor', 'extractor'):
+            self.__dict__.pop(part, None)
+
     def describe(self) -> str:
-        """What it is for and its classes, as Markdown: of a shipped model from its card."""
+        """What it is for and its classes, as Markdown: of a shipped model from its card, of a
+        published one from the index, without loading it.
+        """
+        if self.published is not None:
+            return describe_published(self.published)
         if self.checkpoint in shipped_weights():
             card = (FOLDER / f'{self.checkpoint}.md').read_text(encoding='utf-8')
             parts = ('**For.**', '**Not for.**', '**Classes.**')
@@ -61,9 +86,23 @@ class Model:
         return f'Given on the command line, for {self.predictor.task}.\n\n**Classes.** {classes}.'
 
 
+def describe_published(entry: PublishedWeights) -> str:
+    """What a published model is, its score and source, its size and licence, as Markdown."""
+    scores = ', '.join(f'{metric} {value}' for metric, value in entry.scores.items())
+    return (
+        f'{entry.about}: {entry.task}.\n\n**Published score.** {scores} ({entry.source}).\n\n'
+        f'**Download.** {megabytes(entry)} at the first use. Licence: {entry.license}.'
+    )
+
+
+def megabytes(entry: PublishedWeights) -> str:
+    """Approximate size of a file with four bytes a parameter."""
+    return f'{4 * entry.parameters / 1e6:,.0f} MB'
+
+
 def list_models(device: str | None, given: tuple[Config, str] | None = None) -> dict[str, Model]:
     """The models by name: that of ``given`` (config, checkpoint) first, then those that ship, in
-    the order of their examples.
+    the order of their examples, then those that others have published.
     """
     models = {}
     if given is not None:
@@ -71,7 +110,17 @@ def list_models(device: str | None, given: tuple[Config, str] | None = None) -> 
     for example in examples():
         config = shipped_weights()[example.model].config_file
         models[example.model] = Model(partial(read_config, config), example.model, device)
+    for name, entry in published_weights().items():
+        read = partial(read_config, entry.config_file)
+        models.setdefault(name, Model(read, name, device))
     return models
+
+
+def release_others(models: Mapping[str, Model], chosen: str) -> None:
+    """Free all published models but the chosen one: only one is kept in memory."""
+    for name, model in models.items():
+        if name != chosen and model.published is not None:
+            model.release()
 
 
 @lru_cache(maxsize=4)

@@ -16,6 +16,7 @@ import pytest
 from example_images import CLASSIFIER, DETECTOR, examples
 from PIL import Image
 
+from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 from cpvt_backbones.weights import shipped_weights
 
@@ -55,6 +56,22 @@ def given(page, **values):
     components = [page.view, page.name, page.image, *page.sliders, page.side, page.score]
     data = {component: component.value for component in components}
     return data | {getattr(page, name): value for name, value in values.items()}
+
+
+def test_published_models_are_listed_and_fetched_by_choice(app, views, file, monkeypatch):
+    name = 'retinanet_pvt_small-coco'
+    labels = {value: label for label, value in app.page.name.choices}
+    assert labels[name] == f'{name} (137 MB)' and labels[DETECTOR] == DETECTOR
+    assert 'box AP 40.4' in app.models[name].describe()
+
+    def fetch(checkpoint):
+        raise CheckpointError(f'{checkpoint} could not be fetched')
+
+    monkeypatch.setattr(views, 'locate_checkpoint', fetch)
+    image = file(CLASSIFIER)
+    assert next(app.page.run(given(app.page, name=CLASSIFIER, image=image)))
+    with pytest.raises(gradio.Error, match=f'{name} could not be fetched'):
+        next(app.page.run(given(app.page, name=name, image=image)))
 
 
 def test_every_shipped_model_has_an_example_a_purpose_and_its_classes(app):
