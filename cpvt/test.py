@@ -1,7 +1,7 @@
 """Evaluate a checkpoint on the test set of a detection, segmentation or classification config.
 
 cpvt test CONFIG CHECKPOINT
-cpvt test NAME    # shipped weights
+cpvt test NAME    # shipped weights, or a published model on data/coco and others
 torchrun --nproc-per-node 8 -m cpvt test CONFIG FILE --launcher pytorch
 """
 

@@ -84,7 +84,7 @@ def train(
         _fall_back_from_amp(cfg)
     if auto_scale_lr:
         _scale_rate(cfg)
-    _check_data(cfg)
+    _check_data(cfg, 'train_dataloader', 'val_dataloader')
     _find_weights(cfg, resume)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
@@ -113,9 +113,9 @@ def _scale_rate(cfg: Config) -> None:
     cfg.auto_scale_lr.base_batch_size /= steps
 
 
-def _check_data(cfg: Config) -> None:
+def _check_data(cfg: Config, *loaders: str) -> None:
     """Refuse data that are not there, before weights are fetched and data sets are built."""
-    for loader in ('train_dataloader', 'val_dataloader'):
+    for loader in loaders:
         for options in dicts_of(cfg.get(loader) or {}):
             root = options.get('data_root')
             backend = (options.get('backend_args') or {}).get('backend', 'local')
@@ -267,6 +267,7 @@ def test(
     """
     toolbox = find_toolbox(cfg)
     check_model(cfg)
+    _check_data(cfg, 'test_dataloader')
     cfg.load_from = _to_load(checkpoint, 'checkpoint')
     if show_dir is not None:
         hook = {**cfg.get('default_hooks', {}).get('visualization', {}), **toolbox.visualization}
