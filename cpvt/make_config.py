@@ -94,7 +94,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         '--weights',
-        help='file or name of weights for the backbone, or none (default: shipped weights)',
+        help='name of a published model, taken with its neck and heads if it is of this task; file'
+        ' or name of weights for the backbone; or none (default: shipped weights)',
     )
     parser.add_argument('--length', type=cli.positive, help='iterations (of a classifier: epochs)')
     parser.add_argument(

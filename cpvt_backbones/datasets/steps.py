@@ -22,6 +22,7 @@ from .decide.settings import (
     object_settings,
 )
 from .decide.weights import read_backbone
+from .decide.whole import config_for, read_model
 from .read.coco import note_unlisted, read_coco, read_predictions, report_left_out
 from .read.folders import read_folders
 from .read.images import any_size, choose_range, mean_and_std
@@ -68,7 +69,8 @@ class Request:
         limits: Values that become 0 and 255, of images of more than 8 bits.
         bands: Bands of the files, from 1, that are the channels of the model.
         added: Output folder of a prediction, whose objects are trained on, too.
-        weights: File or name of weights for the backbone, ``'none'``, or ``None`` for shipped ones.
+        weights: Name of a published model of the task, taken as a whole; file or name of weights
+            for the backbone; ``'none'``; or ``None`` for shipped ones.
         length: Iterations, of a classifier epochs; ``None`` for a length by the data.
         side: Longer side of the images in training, px; ``None`` for one by the data.
         decode: Decode every image; else only headers are read.
@@ -120,19 +122,32 @@ def make_config(request: Request) -> Settings:
     check_out(request.out)
     refuse_links(request.folder)
     channels = len(request.bands or 'RGB')
-    pretrained = read_backbone(request.task, request.weights, in_channels=channels)
+    published = config_for(request.task, request.weights) if channels == 3 else None
+    pretrained = None
+    if published is None:
+        pretrained = read_backbone(request.task, request.weights, in_channels=channels)
     with any_size():
         settings, texts = _prepare(request)
+    whole = None
+    if published is not None:
+        whole = read_model(str(request.weights), published, settings.classes)
     started, weights = start(
-        request.task, request.weights, channels=settings.fields['channels'], pretrained=pretrained
+        request.task,
+        request.weights,
+        channels=settings.fields['channels'],
+        pretrained=pretrained,
+        published=whole,
     )
     settings.fields |= started
-    if pretrained is not None:
-        settings.remarks.append(pretrained.remark)
+    for origin in (pretrained, whole):
+        if origin is not None:
+            settings.remarks.append(origin.remark)
+    if whole is not None and request.task == 'detector':
+        settings.fields['ratios'] = whole.ratios
     if request.length:
         settings.fields['length'] = request.length
     numbers = settings.fields | dict(about=settings.about)
-    write_config(request.task, numbers, texts | weights, request.out)
+    write_config(request.task, numbers, texts | weights, request.out, whole)
     return settings
 
 

@@ -1,27 +1,36 @@
 """Configs of published models: a file of the toolbox's model opens, and gives the same outputs."""
 
+import hashlib
+import io
+import json
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from published import (
     CONFIGS,
     FOLDER,
+    PHOTO,
     build,
     difference,
     measure,
     outputs,
     pair,
     peer_of,
+    predict,
     randomise,
     table_rows,
 )
 from tiny import only
 
-from cpvt_backbones.checkpoints import load_weights
-from cpvt_backbones.toolboxes import read_config
+from cpvt import command_line
+from cpvt_backbones import weights
+from cpvt_backbones.checkpoints import load_weights, read_checkpoint
+from cpvt_backbones.toolboxes import dataset_metainfo, read_config
 
 BOUND = 1e-5
 PYRAMID = dict(
@@ -240,3 +249,141 @@ def test_only_the_backbone_differs(path):
     ours, theirs = compared(read_config(path)), compared(read_config(peer_of(path)))
     theirs['model'].pop('pretrained', None)
     assert ours == theirs
+
+
+# -- the tools, with a tiny model in the place of a download
+
+
+def nested(overrides):
+    """Overrides by dotted names as dicts in dicts."""
+    tree: dict[str, Any] = {}
+    for name, value in overrides.items():
+        *parents, leaf = name.split('.')
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return tree
+
+
+NAMED = dict(detection=CASES[1], segmentation=CASES[3], classification=CASES[2])
+HERE = [f'test_dataloader.{one}' for one in ('num_workers=0', 'persistent_workers=False')]
+
+
+@pytest.fixture
+def named(tmp_path, monkeypatch):
+    """Function that publishes the toolbox's tiny model of a task; returns its config and model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'torch'))
+
+    def named(task):
+        torch.manual_seed(0)
+        case = NAMED[task]
+        path = FOLDER / f'{case.name}.py'
+        theirs, ours = ({**one, **case.both} for one in (case.theirs, case.ours))
+        (cfg, peer), _ = pair(path, in_model(theirs), in_model(ours))
+        config = tmp_path / 'config.py'
+        tiny = nested(in_model(ours))
+        config.write_text(f'_base_ = {str(path)!r}\nmodel = {tiny["model"]!r}\n')
+        buffer = io.BytesIO()
+        meta = dict(CLASSES=tuple(dataset_metainfo(cfg)['classes']))
+        torch.save(dict(state_dict=peer.state_dict(), meta=meta), buffer)
+        file = f'tiny-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pth'
+        (tmp_path / 'torch/checkpoints').mkdir(parents=True)
+        (tmp_path / 'torch/checkpoints' / file).write_bytes(buffer.getvalue())
+        known = dict(task=task, dataset='a data set', scores={'box AP': 1.0}, parameters=10**6)
+        known |= dict(about='toys', source='this test', license='none')
+        entry = dict(known, config=str(config), address=f'https://example.com/{file}')
+        index = command_line.shipped_index() | {'toys': entry}
+        monkeypatch.setattr(weights, '_entries', lambda: [*index.items()])
+        monkeypatch.setattr(command_line, 'shipped_index', lambda: index)
+        return cfg, peer
+
+    return named
+
+
+@pytest.mark.full
+@pytest.mark.parametrize('task', NAMED)
+def test_infer_predicts_what_the_toolbox_does(task, named, call, tmp_path):
+    """Boxes, the class of each pixel, or the likeliest class of a photograph."""
+    cfg, peer = named(task)
+    wanted = predict(cfg, peer)
+    call('infer', 'toys', PHOTO, '--device', 'cpu', '--out-dir', 'out', '--score-thr', '0.05')
+    if task == 'segmentation':
+        (file,) = Path('out/pred').iterdir()
+        assert np.array_equal(np.asarray(Image.open(file)), wanted[0].numpy())
+        assert len(wanted.unique()) > 2
+        return
+    found = json.loads(Path('out/predictions.json').read_text())
+    if task == 'classification':
+        (one,) = found
+        assert one['label'] == wanted.argmax()
+        assert one['score'] == pytest.approx(wanted.max().item(), abs=1e-4)
+        return
+    assert len(found) == len(wanted) > 10
+    kept = wanted.bboxes.clone()
+    kept[:, 2:] -= kept[:, :2]
+    for key, theirs in (('bbox', kept), ('score', wanted.scores)):
+        ours = torch.tensor([one[key] for one in found])
+        torch.testing.assert_close(ours, theirs, atol=1e-2, rtol=1e-3)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize('task', NAMED)
+def test_a_name_is_exported_and_verified(task, named, call):
+    pytest.importorskip('onnxscript')
+    named(task)
+    sizes = ['--verify-sizes', '96x128', '--verify-batches', '2']
+    whole = ['--cfg-options', 'model.test_cfg.mode=whole'] if task == 'segmentation' else []
+    call('export', 'toys', '--out', 'model.onnx', *sizes, *whole)
+    assert Path('model.onnx').is_file()
+
+
+def write_objects(classes, *, file, images):
+    """A photograph with a box of the first class, as COCO."""
+    for path in (Path(images), Path(file).parent):
+        path.mkdir(parents=True)
+    annotations, sizes = [], []
+    for number in (1, 2, 3, 4, 5):
+        size = dict(width=160 + number, height=96)
+        Image.open(PHOTO).resize((*size.values(),)).save(Path(images, f'{number}.png'))
+        sizes.append(dict(id=number, file_name=f'{number}.png', **size))
+        for place, kind in enumerate((1, len(classes))):
+            box = dict(bbox=[10 + 60 * place, 20, 40, 50], area=2000, iscrowd=0)
+            ids = dict(id=len(annotations) + 1, image_id=number, category_id=kind)
+            annotations.append(ids | box)
+    kinds = [dict(id=number, name=name) for number, name in enumerate(classes, 1)]
+    content = dict(images=sizes, annotations=annotations, categories=kinds)
+    Path(file).write_text(json.dumps(content))
+
+
+def test_a_name_is_tested_on_coco(named, call, refused, capsys):
+    cfg, _ = named('detection')
+    line = refused('test', 'toys')
+    assert "test_dataloader.dataset.data_root: there is no folder 'data/coco/'" in line
+    classes = dataset_metainfo(cfg)['classes']
+    file = 'data/coco/annotations/instances_val2017.json'
+    write_objects(classes, file=file, images='data/coco/val2017')
+    small = ['test_dataloader.dataset.pipeline.1.scale=(160,96)']
+    call('test', 'toys', '--cfg-options', *HERE, *small)
+    assert 'coco/bbox_mAP: ' in capsys.readouterr().out
+
+
+def test_a_training_starts_from_the_whole_model(named, call, capsys):
+    """Of COCO, person keeps its rows. At a rate of zero, everything that was taken stays."""
+    cfg, peer = named('detection')
+    write_objects(['cell', 'person'], file='all/all.json', images='images')
+    made = ['--weights', 'toys', '--length', '1', '--out', 'mine/toys.py']
+    call('make_config', 'coco', 'all/all.json', 'images', *made)
+    assert 'keep their rows of the last layer: person' in capsys.readouterr().out
+    loaders = [one.replace('test', part) for part in ('train', 'val') for one in HERE]
+    call('train', 'mine/toys.py', '--cfg-options', *loaders, 'optim_wrapper.optimizer.lr=0')
+    assert 'but for the rows of person; new are cell' in capsys.readouterr().out
+    found = read_checkpoint('work_dirs/toys/iter_1.pth')['state_dict']
+    theirs = peer.state_dict()
+    same = [key for key in theirs if key.startswith(('neck.', 'bbox_head.')) and '_cls.' not in key]
+    assert len(same) > 20 and all(torch.equal(found[key], theirs[key]) for key in same)
+    place = list(dataset_metainfo(cfg)['classes']).index('person')
+    for leaf in ('weight', 'bias'):
+        rows = found[f'bbox_head.retina_cls.{leaf}'][1::2]
+        assert torch.equal(rows, theirs[f'bbox_head.retina_cls.{leaf}'][place::80])

@@ -226,7 +226,7 @@ def _check(
 
     The last norm of a pyramid is left out of ``arguments`` where the weights have none.
     """
-    model = _build(arguments)
+    model = build_backbone(arguments)
     if content is not None:
         try:
             load_checkpoint(_on_cpu(model), weights, content=content)
@@ -236,12 +236,12 @@ def _check(
             if arguments['type'] != 'PyramidCPVT' or lacking != {'norm.weight', 'norm.bias'}:
                 raise
             arguments['final_norm'] = False
-            load_checkpoint(_on_cpu(_build(arguments)), weights, content=content)
+            load_checkpoint(_on_cpu(build_backbone(arguments)), weights, content=content)
     channels: tuple[int, ...] = model.out_channels
     return channels
 
 
-def _build(arguments: Mapping[str, Any]) -> Any:
+def build_backbone(arguments: Mapping[str, Any]) -> Any:
     """The backbone, without values."""
     import torch
 

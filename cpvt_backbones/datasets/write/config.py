@@ -20,6 +20,7 @@ from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import repository_file, shipped_weights
 
 from ..decide.weights import Pretrained
+from ..decide.whole import WholeModel
 from ..files import RECIPE
 from ..read.masks import IGNORE, no_class_of
 from .data import write_json
@@ -43,7 +44,7 @@ OF_ITS_DATA = (
     'class_weight',
 )
 DETECTOR = """\
-# Anchors of the data's boxes at this scale: the smallest, and the shapes (height / width).
+# Anchors at this scale: the smallest of the data's boxes, and the shapes (height / width).
 anchors = dict(octave_base_scale={anchor:.3g}, ratios={ratios})
 model = dict(
     {backbone}{preprocessor}bbox_head=dict(num_classes=len(classes), anchor_generator=anchors),
@@ -179,7 +180,11 @@ TEMPLATES = {
 
 
 def write_config(
-    task: str, numbers: Mapping[str, Any], texts: Mapping[str, Any], file: Path
+    task: str,
+    numbers: Mapping[str, Any],
+    texts: Mapping[str, Any],
+    file: Path,
+    whole: WholeModel | None = None,
 ) -> None:
     """Write a config, and the recipe and JSON file that it inherits to the folder of its name.
 
@@ -188,6 +193,7 @@ def write_config(
         numbers: Fields of the template, without text of the data or of weights.
         texts: Names and paths of the data, and the weights: plain data for the JSON file.
         file: The config, of a name that :func:`check_out` accepts.
+        whole: The model, in place of the recipe's.
 
     Raises:
         InputError: A text has ``{{`` or is not Unicode, or the config, loaded again, has other
@@ -197,7 +203,7 @@ def write_config(
     for where, text in _texts_of(own_data, ''):
         check_text(text, where)
     folder = file.with_suffix('')
-    write_recipe(task, folder / RECIPE)
+    write_recipe(task, folder / RECIPE, whole)
     write_json(dict(own_data=own_data), folder / TEXTS, indent=2)
     names = dict(stem=folder.name, recipe=RECIPE, texts=TEXTS, work_dir=work_dir(file))
     names['test_evaluator'] = CLASS_SCORES if task == 'classifier' else 'val_evaluator'
@@ -302,8 +308,11 @@ def work_dir(config: Path) -> str:
     return f'work_dirs/{config.stem}'
 
 
-def write_recipe(task: str, file: Path) -> None:
-    """Write the recipe of a task, resolved, without its data and the variables of its files."""
+def write_recipe(task: str, file: Path, whole: WholeModel | None = None) -> None:
+    """Write the recipe of a task, resolved, without its data and the variables of its files.
+
+    ``whole`` replaces its model.
+    """
     from mmengine.config import Config
 
     # Not its custom_imports: they import the toolbox.
@@ -314,6 +323,11 @@ def write_recipe(task: str, file: Path) -> None:
         for key in OF_ITS_DATA:
             part.pop(key, None)
     about = f'# The {task} of {RECIPES[task]}, cpvt_backbones {__version__}, without its data.\n'
+    if whole is not None:
+        about += f'# The model is {whole.name}.\n'
+        kept['model'] = whole.model
+        if whole.data_preprocessor is not None:
+            kept['data_preprocessor'] = whole.data_preprocessor
     texts = [assignment(key, value) for key, value in kept.items()]
     with atomic_write(file) as target:
         target.write((about + ''.join(texts)).encode())
@@ -375,6 +389,7 @@ def start(
     *,
     channels: str = '',
     pretrained: Pretrained | None = None,
+    published: WholeModel | None = None,
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """Fields of the template, and texts, for the weights to start from.
 
@@ -385,7 +400,11 @@ def start(
         channels: The argument ``in_channels`` of the backbone, if it is not 3. Only a backbone's
             weights are fitted to it.
         pretrained: The backbone of other weights than these.
+        published: The published model of these weights.
     """
+    if published is not None:
+        fields = dict(backbone='', head='', rates=_rates(published), least='0')
+        return fields, dict(load_from=published.name)
     if pretrained is not None:
         return start_elsewhere(task, pretrained)
     fields = dict(head='', rates='', least='1e-5')
@@ -416,8 +435,11 @@ def start_elsewhere(task: str, pretrained: Pretrained) -> tuple[dict[str, str], 
         head = f'in_channels={channels[-1]}, '
     else:
         backbone += f'neck=dict(in_channels={channels}),\n    '
-    rates = COLUMN_RATES if pretrained.is_column else PYRAMID_RATES
-    # The recipes' rate is for 192 channels.
-    rates = rates.format(lr=1e-3 * min(1.0, 192 / channels[-1]))
-    fields = dict(backbone=backbone, head=head, rates=rates, least='0')
+    fields = dict(backbone=backbone, head=head, rates=_rates(pretrained), least='0')
     return fields, dict(load_from=None, backbone=pretrained.arguments)
+
+
+def _rates(model: Pretrained | WholeModel) -> str:
+    """Learning rates of a model that is not the recipe's, whose rate is for 192 channels."""
+    rates = COLUMN_RATES if model.is_column else PYRAMID_RATES
+    return rates.format(lr=1e-3 * min(1.0, 192 / model.out_channels[-1]))
