@@ -156,14 +156,6 @@ def timm_without_patch_bias():
     return model
 
 
-def timm_sam():
-    from timm.models.vision_transformer_sam import VisionTransformerSAM
-
-    windows = dict(window_size=3, global_attn_indexes=(1, 3), use_rel_pos=True, neck_chans=8)
-    sizes = dict(img_size=64, patch_size=8, embed_dim=24, depth=4, num_heads=4, mlp_ratio=2.0)
-    return scaled(VisionTransformerSAM(**sizes, **windows))
-
-
 def mmseg_pcpvt(**kwargs):
     from mmseg.models.backbones import PCPVT
 
@@ -400,12 +392,6 @@ def pvt_classifier(state):
     return pvt_authors_names(state, extra_entries=1)
 
 
-def pvt_detector(state):
-    names = pvt_authors_names(state, extra_entries=0)
-    del names['cls_token']
-    return names
-
-
 # -- weights, and the models that compute the same with them
 # --------------------------------------------------------------------------------------------------
 
@@ -438,12 +424,6 @@ def maps(theirs, images):
 def stages(theirs, images):
     """Of timm's Twins."""
     return theirs.forward_intermediates(images, norm=True, intermediates_only=True)
-
-
-def before_the_neck(theirs, images):
-    """Of timm's SAM."""
-    options = dict(indices=1, norm=False, intermediates_only=True)
-    return theirs.forward_intermediates(images, **options)
 
 
 class Case(NamedTuple):
@@ -538,14 +518,6 @@ CASES = {
         stages,
         to='timm',
     ),
-    'timm, SAM': timm(
-        timm_sam,
-        partial(CPVT, **SAM, position=[LEARNED, SAM_POSITION[1]], norm_eps=1e-5),
-        before_the_neck,
-        dropped=r'(neck|head)\..*',
-        sizes=SAM_SIZES,
-        bound=2e-6,
-    ),
     'mmpretrain': mm(partial(mmpretrain_vit, out_type='raw'), column(out_type='raw')),
     'mmpretrain, layer scale': mm(
         partial(mmpretrain_vit, layer_scale_init_value=0.5), column(layer_scale_init=1.0)
@@ -572,9 +544,6 @@ CASES = {
         to='mmpretrain',
     ),
     'mmseg': mm(mmseg_vit, column(norm_eps=1e-5)),
-    'mmseg, no bias of patches': mm(
-        partial(mmseg_vit, patch_bias=False), column(norm_eps=1e-5), added=PATCH_BIAS
-    ),
     'mmseg, Twins': mm(mmseg_pcpvt, pyramid(norm_eps=1e-5), sizes=(OTHER, NATIVE), to='mmseg'),
     'mmseg, Twins-SVT': mm(
         mmseg_svt,
@@ -601,13 +570,6 @@ CASES = {
         pvt(32),
         names=pvt_classifier,
         dropped=r'cls_token|norm\.(weight|bias)',
-        sizes=(OTHER,),
-    ),
-    'PVT of its authors, detector': mm(
-        partial(mmdet_pvt, pretrain_img_size=32),
-        pvt(32),
-        names=pvt_detector,
-        dropped=r'norm\.(weight|bias)',
         sizes=(OTHER,),
     ),
 }

@@ -1,7 +1,7 @@
 """Weights of ViTDet and SAM in files of their authors' names, and what they do not show.
 
-`test_conversion.py` compares the outputs with timm and mmpretrain, `test_transformers.py` with
-transformers.
+`test_conversion.py` compares the outputs with mmpretrain, `tests/backbones/test_public_weights.py`
+with timm, and `test_transformers.py` with transformers.
 """
 
 import re

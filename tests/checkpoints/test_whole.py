@@ -28,7 +28,6 @@ TWINS = dict(type='PyramidCPVT', arch=PYRAMID, norm_eps=1e-5)
 PVT = dict(type='PyramidCPVT', arch=PVT_ARCH, img_size=64, embed_norm_eps=1e-6, position=PVT_TABLE)
 POOLED = dict(type='PyramidCPVT', arch=PYRAMID, out_indices=-1, out_type='avg_featmap')
 DEIT = dict(type='CPVT', arch=COLUMN, img_size=64, position=dict(type='Learned'))
-BOTH = [dict(type='Learned'), dict(type='PEG')]
 IMAGES = torch.linspace(-2, 2, 3 * 64 * 96).reshape(1, 3, 64, 96).sin()
 
 
