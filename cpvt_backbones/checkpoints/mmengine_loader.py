@@ -198,7 +198,8 @@ def check_loaded(
         if class_layers:
             theirs = classes_of(stored_meta(content, checkpoint))
             kept = _replace(class_layers, content, wanted, ours=classes, theirs=theirs)
-            layers = ', '.join(dict.fromkeys(key.rpartition('.')[0] for key in class_layers))
+            names = (re.sub(r'\.(weight|bias)$', '', key) for key in class_layers)
+            layers = ', '.join(dict.fromkeys(names))
             reason = difference or 'it has other classes'
             text = f'load {checkpoint}: {reason}, so {layers} starts from random weights'
             if kept:

@@ -351,6 +351,7 @@ def test_class_tokens_of_a_segmenter(monkeypatch):
     told = []
     monkeypatch.setattr(mmengine_loader, 'print_log', lambda message, logger: told.append(message))
     check_checkpoint(Running(model, 'abc'), content)
+    assert 'so decode_head.cls_emb, decode_head.mask_norm starts from random' in told[0]
     assert told[0].endswith('but for the rows of a, b; new are c')
     for name, rows in (('cls_emb', lambda x: x[0]), ('mask_norm.weight', lambda x: x)):
         key = f'decode_head.{name}'
