@@ -221,7 +221,7 @@ def train(cfg: Config, *, resume: bool = False) -> Runner:
 
 
 class Process:
-    """A forked process that runs a job; its output goes to ``log``.
+    """A forked process in a group of its own that runs a job; its output goes to ``log``.
 
     Args:
         job: What to run.
@@ -235,6 +235,7 @@ class Process:
             other.close()
             return
         code = 1
+        os.setpgid(0, 0)
         try:
             self._socket.close()
             global _reports
@@ -280,8 +281,12 @@ class Process:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal."""
-        os.kill(self.pid, number)
+        """Send a signal; a kill to its data loader's workers too.
+
+        One that starts at that moment would not see that its parent is gone, and stay.
+        """
+        send = os.killpg if number == signal.SIGKILL else os.kill
+        send(self.pid, number)
 
     def _receive(self) -> bytes:
         try:

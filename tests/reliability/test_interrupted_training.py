@@ -144,12 +144,7 @@ def test_a_signal_saves_and_exits(setting, number, whole, tmp_path):
 def test_a_signal_to_the_whole_process_group_saves_and_exits(setting, number, whole, tmp_path):
     """As a scheduler or a terminal sends it, to the workers too."""
     folder = tmp_path / 'run'
-
-    def job():
-        os.setsid()
-        train(config(folder, **SETTINGS[setting]))
-
-    process = Process(job, folder.with_suffix('.log'))
+    process = run(folder, **SETTINGS[setting])
     assert process.wait(STEP, 5)
     os.killpg(process.pid, number)
     process.go_on()
