@@ -95,13 +95,14 @@ def stored_config(checkpoint: str | PathLike[str]) -> dict[str, Any]:
     return read_json(file) if file.is_file() else {}
 
 
-def trained_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
-    """Type and arguments of the backbone in the config of a training's checkpoint.
+def trained_model(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
+    """The model in the config of a training's checkpoint, with its backbone.
 
     The config is parsed as literals, and nothing in it is run.
 
     Returns:
-        A config, ``dict(type=..., ...)``; ``None`` if the checkpoint has none that says so.
+        A config, ``dict(type=..., backbone=dict(type=..., ...))``; ``None`` if the checkpoint has
+        none.
     """
     try:
         lines = ast.parse(stored_source(locate_checkpoint(checkpoint))).body
@@ -112,8 +113,10 @@ def trained_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
         ]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    backbone = models[-1].get('backbone') if models and isinstance(models[-1], dict) else None
-    return backbone if isinstance(backbone, dict) and 'type' in backbone else None
+    if not models or not isinstance(models[-1], dict):
+        return None
+    backbone = models[-1].get('backbone')
+    return models[-1] if isinstance(backbone, dict) and 'type' in backbone else None
 
 
 def _literal(node: ast.expr) -> Any:

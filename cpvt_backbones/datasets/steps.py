@@ -33,6 +33,7 @@ from .read.voc import read_voc
 from .read.yolo import read_yolo
 from .report import Report
 from .write.config import check_out, fields_of, start, write_config
+from .write.continued import continue_training
 from .write.data import (
     MAPS,
     refuse_links,
@@ -148,6 +149,14 @@ def make_config(request: Request) -> Settings:
         settings.fields['length'] = request.length
     numbers = settings.fields | dict(about=settings.about)
     write_config(request.task, numbers, texts | weights, request.out, whole)
+    continued = continue_training(request.task, pretrained, request.out)
+    if continued is not None:
+        fields, weights = continued
+        write_config(request.task, numbers | fields, texts | weights, request.out)
+        settings.remarks.append(
+            'the training goes on with the whole model of the weights: classes of the same name'
+            ' keep what they learned, and the anchors stay'
+        )
     return settings
 
 

@@ -216,6 +216,43 @@ def test_a_training_of_ones_own_goes_on_with_its_architecture(
     assert not (tmp_path / 'written').exists()
 
 
+@pytest.mark.parametrize('neck', ['same', 'other'])
+@pytest.mark.parametrize('task', TASKS)
+def test_a_training_goes_on_with_its_whole_model(task, neck, call, data, tmp_path, capsys):
+    """The anchors stay, whatever the new data suggest: the layers have learned them."""
+    pytest.importorskip(TASKS[task])
+    if neck == 'other' and task == 'classifier':
+        pytest.skip('a classifier has none')
+    labels = data(task)
+    call('make_config', *labels, '--weights', 'none', '--out', 'first.py')
+    first = read_config(tmp_path / 'first.py')
+    weights = build_model(first).state_dict()
+    if neck == 'other':
+        first.model.neck.out_channels = 32
+    anchors = {}
+    if task == 'detector':
+        anchors = dict(octave_base_scale=1.5, ratios=[0.25, 3.0])
+        first.model.bbox_head.anchor_generator.update(anchors)
+    elif task == 'instance segmentor':
+        anchors = dict(scales=[3.5])
+        first.model.rpn_head.anchor_generator.update(anchors)
+    torch.save(dict(state_dict=weights, meta=dict(cfg=first.pretty_text)), tmp_path / 'own.pth')
+    capsys.readouterr()
+    options = ['--weights', 'own.pth', '--side', '700', '--out', 'second.py']
+    call('make_config', *labels, *options)
+    second = read_config(tmp_path / 'second.py')
+    goes_on = 'classes of the same name keep what they learned' in capsys.readouterr().out
+    assert goes_on == (neck == 'same')
+    assert second.load_from == (str(tmp_path / 'own.pth') if goes_on else None)
+    if anchors:
+        head = second.model.bbox_head if task == 'detector' else second.model.rpn_head
+        kept = {key: head.anchor_generator[key] for key in anchors}
+        assert (kept == anchors) == goes_on
+    shapes = {key: value.shape for key, value in build_model(second).state_dict().items()}
+    if goes_on:
+        assert shapes == {key: value.shape for key, value in weights.items()}
+
+
 @pytest.fixture
 def backbone_of(monkeypatch):
     """Function that reads the backbone of a name, which must not open a connection."""

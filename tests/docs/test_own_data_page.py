@@ -103,16 +103,15 @@ def test_next_questions(call, digits):
     one_more['categories'].insert(0, dict(id=99, name='new'))
     one_more['annotations'][0]['category_id'] = 99
     Path('more.json').write_text(json.dumps(one_more))
-    options = ['--out', 'mine/more.py', '--length', '2', '--side', '128']
-    call('make_config', 'coco', 'more.json', 'my_data/images', *options)
     few = {
         'train_cfg.val_interval=200': 'train_cfg.val_interval=1',
-        'iter_2000': 'iter_2',
+        'more_data/': 'coco more.json my_data/images --length 2',
         'torchrun --nproc-per-node 2': 'python',  # tests of several processes have their own
         '--launcher pytorch': '',
     }
     run_page(PAGE, call, few, parts=['Next questions'])
     assert Image.open('worst.jpg').width > 1900
+    assert read_config('mine/more.py').load_from.endswith('.pth')
     assert Image.open('work_dirs/model/loss.png').width > 900
     assert Path('out/model/predictions.csv').read_text().startswith('image,')
 

@@ -21,7 +21,7 @@ from cpvt_backbones.checkpoints import (
     recognise_backbone,
     similar_timm_names,
     stored_config,
-    trained_backbone,
+    trained_model,
 )
 from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.errors import InputError
@@ -64,11 +64,13 @@ class Pretrained:
         arguments: Type and arguments, with ``init_cfg``.
         out_channels: Of each output.
         remark: Line to print.
+        trained: The whole model that the weights are of, if it has this backbone.
     """
 
     arguments: dict[str, Any]
     out_channels: tuple[int, ...]
     remark: str
+    trained: dict[str, Any] | None = None
 
     @property
     def is_column(self) -> bool:
@@ -93,17 +95,22 @@ def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pr
     """
     if weights is None or weights == 'none' or weights in shipped_weights():
         return None
-    content = None
+    content = trained = None
     try:
         if '://' in weights or weights in published_weights():
             described, assumed = _by_name(weights), ''
         else:
-            locate_checkpoint(weights, argument='--weights')
-            weights = os.path.abspath(os.path.expanduser(weights))
+            weights = _absolute(weights)
             content = read_checkpoint(weights)
-            described, assumed = _of_file(weights, content)
+            trained = _trained(weights)
+            if trained is None:
+                described, assumed = _of_file(weights, content)
+            else:
+                described, assumed = trained['backbone'], ''
         arguments = _arguments(task, described, in_channels)
         channels = _check(arguments, weights, content)
+        if trained is not None and _shapes(trained['backbone']) != _shapes(arguments):
+            trained = None
     except (TypeError, ValueError) as error:
         fault = f'{weights!r} cannot be used ({str(error).rstrip(".")})'
         raise InputError(f'--weights: {fault}; accepted are {ACCEPTED}') from error
@@ -114,7 +121,34 @@ def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pr
         remark += f'; its patches of {old} px are fitted to {new} px'
     if assumed:
         remark += f'; no weight shows, so that the usual value is assumed: {assumed}'
-    return Pretrained(arguments, channels, remark)
+    return Pretrained(arguments, channels, remark, trained)
+
+
+def _absolute(weights: str) -> str:
+    """The file or folder of weights; of a work directory its checkpoint."""
+    file = locate_checkpoint(weights, argument='--weights')
+    is_work_dir = file.suffix == '.pth' and not stored_config(weights)
+    return os.path.abspath(file if is_work_dir else os.path.expanduser(weights))
+
+
+def _trained(weights: str) -> dict[str, Any] | None:
+    """The model of a training's checkpoint that has a backbone of this package."""
+    if not Path(weights).is_file():
+        return None
+    model = trained_model(weights)
+    if model is None:
+        return None
+    arguments = {key: value for key, value in model['backbone'].items() if key[:1] != '_'}
+    arguments['type'] = str(arguments['type']).rpartition('.')[2]
+    if arguments['type'] not in (*COLUMNS, 'PyramidCPVT'):  # mmpretrain's, for one, is another
+        return None
+    return dict(model, backbone=arguments)
+
+
+def _shapes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Names and shapes of the weights of a backbone."""
+    model = build_backbone(dict(arguments, init_cfg=None))
+    return {key: value.shape for key, value in model.state_dict().items()}
 
 
 def _by_name(weights: str) -> dict[str, Any]:
@@ -150,11 +184,6 @@ def _of_file(weights: str, content: Mapping[str, Any]) -> tuple[dict[str, Any], 
     described = named_backbone(weights, config)
     if described is not None:
         return described, ''
-    if not config and Path(weights).is_file():
-        trained = trained_backbone(weights)
-        kind = str(trained['type']).rpartition('.')[2] if trained else ''
-        if trained and kind in (*COLUMNS, 'PyramidCPVT'):  # mmpretrain's, for one, is another
-            return dict(trained, type=kind), ''
     read, _ = recognise_backbone(content, config)
     if read.unclear:
         missing = '; '.join(f'{key}: {text}' for key, text in read.unclear.items())
