@@ -1,0 +1,81 @@
+"""Time and memory of RetinaNet with ResNet-50, PVT-S and PyramidCPVT-S, for the table of README.
+
+python benchmarks/detector_price.py --out docs/benchmarks/detectors.csv
+
+A call is the backbone, the neck and the head for one image of 800 x 1344 px in float32, without
+the post-processing. The models take turns. Memory is what one call adds to a process of its own at
+its peak. Weights are random: they change neither.
+"""
+
+import multiprocessing
+import resource
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for `benchmarks`, where this file runs as a script
+
+import pandas as pd  # noqa: E402
+import torch  # noqa: E402
+from mmengine.hub import get_config  # noqa: E402
+from mmengine.registry import MODELS, init_default_scope  # noqa: E402
+from torch import nn  # noqa: E402
+
+import cpvt_backbones  # noqa: E402, F401  (registers the models)
+from benchmarks.in_turns import machine, milliseconds, parse_args, time_in_turns  # noqa: E402
+from cpvt_backbones.toolboxes import read_config  # noqa: E402
+
+CONFIGS = {
+    'ResNet-50': 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py',
+    'PVT-S': str(ROOT / 'configs/published/pvt/retinanet_pvt-s_fpn_1x_coco.py'),
+    'PyramidCPVT-S': str(ROOT / 'configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py'),
+}
+SHAPE = (1, 3, 800, 1344)
+
+
+def build(config: str) -> nn.Module:
+    """The detector of a config, with random weights."""
+    cfg = get_config(config) if '::' in config else read_config(config)
+    init_default_scope('mmdet')
+    cfg.model.backbone.init_cfg = None
+    return MODELS.build(cfg.model).eval()
+
+
+def peak_mib(config: str) -> float:
+    """MiB that a call adds to the memory of this process at its peak."""
+    model, image = build(config), torch.rand(SHAPE)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with torch.inference_mode():
+        model(image)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write a row for each detector."""
+    args = parse_args(__doc__, argv, repeats=5)
+    memory = {}
+    for name, config in CONFIGS.items():
+        with multiprocessing.get_context('spawn').Pool(1) as pool:
+            memory[name] = pool.apply(peak_mib, (config,))
+    image = torch.rand(SHAPE)
+    with torch.inference_mode():
+        models = {name: build(config) for name, config in CONFIGS.items()}
+        ways = {name: lambda model=model: model(image) for name, model in models.items()}
+        times = time_in_turns(ways, args.repeats)
+    rows = [
+        dict(
+            backbone=name,
+            ms=round(milliseconds(times[name])),
+            mib=round(memory[name]),
+            threads=args.threads,
+            machine=machine(),
+        )
+        for name in CONFIGS
+    ]
+    print(pd.DataFrame(rows).drop(columns='machine').to_string(index=False))
+    pd.DataFrame(rows).to_csv(args.out, index=False)
+
+
+if __name__ == '__main__':
+    main()
