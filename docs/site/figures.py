@@ -308,6 +308,8 @@ if __name__ == '__main__':
         save(before_after.draw(), 'cells', 165)
     for theme, ending in (('light', ''), ('dark', '_dark')):
         save(hero.draw(segmentor, theme), f'sizes{ending}', 165, transparent=True)
+        narrow = hero.draw_narrow(segmentor, theme)
+        save(narrow, f'sizes_narrow{ending}', 165, transparent=True)
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165)
     for name, count in (('sheet_cells', 3), ('sheet_cells_narrow', 2)):

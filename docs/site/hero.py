@@ -73,6 +73,7 @@ TALL = View((190, 85, 630, 768), (347, 539))
 WIDE = View((0, 300, 1024, 684), (960, 360))
 MIDDLE = View(WHOLE, (560, 373))
 SMALL = View(WHOLE, (240, 160))
+PHONE = View(WHOLE, (400, 267))
 
 
 class Sheet:
@@ -193,31 +194,37 @@ def padding_errors() -> dict[str, np.ndarray]:
     return errors
 
 
-def proof(sheet: Sheet, left: float, y: float, width: float) -> None:
-    """Draw the padded image and both models' differences, each ``width`` px wide, below ``y``."""
-    title = 'The same image alone and in a padded batch: how much its features change'
-    sheet.write(left, y, title, 17, weight='bold')
-    base, step = y + 24 + width * BATCH[0] / BATCH[1], width + 20
-    photo = Image.open(STREET).crop(WHOLE).resize(IMAGE[::-1], Image.Resampling.BICUBIC)
+def in_batch(pixels: np.ndarray) -> np.ndarray:
+    """The image's (H, W, 3) in the corner of a grey batch."""
     batch = np.full((*BATCH, 3), 128, np.uint8)
-    batch[: IMAGE[0], : IMAGE[1]] = np.asarray(photo)
-    sheet.show(batch, left, base, width)
-    middle = dict(ha='center')
-    sheet.write(left + width / 2, base + 20, 'in a batch, padding in grey', 15, **middle)
-    for place, (name, error) in enumerate(padding_errors().items(), start=1):
-        x = left + place * step
-        colours = matplotlib.colormaps['inferno'](np.sqrt(np.clip(error, 0, 1)))[..., :3]
-        cells = np.kron((255 * colours).astype(np.uint8), np.ones((STRIDE, STRIDE, 1), np.uint8))
-        shown = np.full((*BATCH, 3), 128, np.uint8)
-        shown[: IMAGE[0], : IMAGE[1]] = cells
-        sheet.show(shown, x, base, width)
+    batch[: IMAGE[0], : IMAGE[1]] = pixels
+    return batch
+
+
+def coloured(error: np.ndarray) -> np.ndarray:
+    """A map of differences as an image, black where there is none."""
+    colours = matplotlib.colormaps['inferno'](np.sqrt(np.clip(error, 0, 1)))[..., :3]
+    return np.kron((255 * colours).astype(np.uint8), np.ones((STRIDE, STRIDE, 1), np.uint8))
+
+
+def proof(sheet: Sheet, left: float, y: float, width: float, *, narrow: bool = False) -> None:
+    """Draw the padded image and both models' differences, each ``width`` px wide, below ``y``.
+
+    Without the image, and with captions of two lines, if ``narrow``.
+    """
+    photo = Image.open(STREET).crop(WHOLE).resize(IMAGE[::-1], Image.Resampling.BICUBIC)
+    separator, size = ('\n', 13) if narrow else (': ', 15)
+    pictures = [] if narrow else [('in a batch, padding in grey', np.asarray(photo))]
+    for name, error in padding_errors().items():
         found = f'{error.min():.0%} to {error.max():.0%}' if error.any() else 'nothing'
-        sheet.write(x + width / 2, base + 20, f'{name}: {found}', 15, weight='bold', **middle)
-    remark = (
-        'Change of each cell of the third map, of its size; black: none. '
-        'Same weights (not trained); 320 x 512 px in 448 x 672 px.'
-    )
-    sheet.write(left, base + 44, remark, 13, color=sheet.theme.soft)
+        pictures.append((f'{name}{separator}{found}', coloured(error)))
+    base = y + width * BATCH[0] / BATCH[1]
+    for place, (name, pixels) in enumerate(pictures):
+        x = left + place * (width + 20)
+        sheet.show(in_batch(pixels), x, base, width)
+        for line, text in enumerate(name.split('\n')):
+            place_of_text = (x + width / 2, base + 20 + 19 * line)
+            sheet.write(*place_of_text, text, size, weight='bold', ha='center')
 
 
 def draw(model: Segmentor, theme: str) -> Figure:
@@ -237,5 +244,29 @@ def draw(model: Segmentor, theme: str) -> Figure:
     top = panel(sheet, model, SMALL, x, base, scale)
     middle = x + SMALL.size[0] * scale / 2
     sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
-    proof(sheet, left, 446, 284)
+    title = 'The same image alone and in a padded batch: how much its features change'
+    sheet.write(left, 446, title, 17, weight='bold')
+    proof(sheet, left, 470, 284)
+    remark = (
+        'Change of each cell of the third map, of its size; black: none. '
+        'Same weights (not trained); 320 x 512 px in 448 x 672 px.'
+    )
+    sheet.write(left, 704, remark, 13, color=sheet.theme.soft)
+    return sheet.figure
+
+
+def draw_narrow(model: Segmentor, theme: str) -> Figure:
+    """The picture for a phone."""
+    sheet, scale, left = Sheet(390, 824, theme), 0.44, 18
+    sheet.write(left, 34, 'One segmentor, any size', 17, weight='bold')
+    base = 50 + LARGE.size[1] * scale
+    panel(sheet, model, LARGE, left, base, scale)
+    base += 36 + TALL.size[1] * scale
+    panel(sheet, model, TALL, left, base, scale)
+    panel(sheet, model, PHONE, left + TALL.size[0] * scale + 20, base, scale)
+    base += 62
+    sheet.write(left, base, 'How much padding changes features', 17, weight='bold')
+    proof(sheet, left, base + 16, 167, narrow=True)
+    remark = 'Relative to their size; black: none. Same weights.'
+    sheet.write(left, 810, remark, 13, color=sheet.theme.soft)
     return sheet.figure
