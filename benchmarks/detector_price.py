@@ -24,6 +24,7 @@ from torch import nn  # noqa: E402
 
 import cpvt_backbones  # noqa: E402, F401  (registers the models)
 from benchmarks.in_turns import machine, milliseconds, parse_args, time_in_turns  # noqa: E402
+from cpvt.command_line import run  # noqa: E402
 from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
 CONFIGS = {
@@ -78,4 +79,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

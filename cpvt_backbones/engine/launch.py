@@ -267,8 +267,6 @@ def test(
     """
     toolbox = find_toolbox(cfg)
     check_model(cfg)
-    _check_data(cfg, 'test_dataloader')
-    cfg.load_from = _to_load(checkpoint, 'checkpoint')
     if show_dir is not None:
         hook = {**cfg.get('default_hooks', {}).get('visualization', {}), **toolbox.visualization}
         cfg.merge_from_dict({DRAWING_HOOK: hook, toolbox.show_dir: show_dir})
@@ -280,6 +278,8 @@ def test(
                 raise InputError(f'tta: the config has no {key}', argument='tta')
         cfg.model = {**cfg.tta_model, 'module': cfg.model}
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
+    _check_data(cfg, 'test_dataloader')
+    cfg.load_from = _to_load(checkpoint, 'checkpoint')
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
         dataset = runner.test_dataloader.dataset  # which the runner builds here

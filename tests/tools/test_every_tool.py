@@ -34,6 +34,7 @@ SUFFIXES = 'destination must end in one of .pth, .pt, .safetensors'
 SHIPPED = 'a-b none.py none.pth --commit 1 --about a --data b --terms c --purpose d --not-for e'
 MISTAKES = {
     'benchmarks/attention.py': ('--out none/a.csv', "out: 'none' is no folder"),
+    'benchmarks/detector_price.py': ('--out none/a.csv', "out: 'none' is no folder"),
     'benchmarks/precision.py': ('--data none --out a.csv', 'there are no images in'),
     'benchmarks/pipeline.py': ('--images none --count 1', 'none'),
     'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),

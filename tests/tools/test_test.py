@@ -13,7 +13,7 @@ from tiny import only
 from tiny_configs import ROOT, TASKS, lively_model, save
 from torch import nn
 
-from cpvt_backbones.checkpoints import load_weights, loading
+from cpvt_backbones.checkpoints import load_weights, whole
 
 SHIPPED = {'mmdet': 'coco_detection', 'mmseg': 'ade20k'}
 SMALL_SCALES = [dict(type='Resize', scale=scale, keep_ratio=True) for scale in ((60, 40), (90, 90))]
@@ -216,7 +216,7 @@ class Wrapper(nn.Module):
 @pytest.mark.parametrize('form', ['plain', 'wrapped', 'bare', 'with more'])
 def test_weights_fit_through_every_wrapper(form, tmp_path, monkeypatch):
     """With several GPUs and test-time augmentation a model is wrapped twice."""
-    monkeypatch.setattr(loading, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
+    monkeypatch.setattr(whole, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
     model, state = nn.Linear(3, 2), nn.Linear(3, 2).state_dict()
     contents = {
         'plain': dict(state_dict=state),
