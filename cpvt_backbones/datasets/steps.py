@@ -10,6 +10,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.drawing import can_draw
 from cpvt_backbones.inference.windows import open_scene
 from cpvt_backbones.value_range import ValueRange
+from cpvt_backbones.weights import shipped_weights
 
 from .check.gate import check
 from .check.masks import MaskClasses, find_classes
@@ -140,6 +141,12 @@ def make_config(request: Request) -> Settings:
         published=whole,
     )
     settings.fields |= started
+    settings.remarks += [
+        f'starts from {name} (for non-commercial use: docs/models.md); others:'
+        ' --weights timm://twins_pcpvt_small.in1k and more names (docs/weights.md)'
+        for name in shipped_weights()
+        if name in weights.values()
+    ]
     for origin in (pretrained, whole):
         if origin is not None:
             settings.remarks.append(origin.remark)

@@ -403,3 +403,14 @@ def test_shipped_weights_keep_the_recipe(call, data, tmp_path, task, weights):
     assert cfg.optim_wrapper.optimizer.lr == 1e-3
     text = (tmp_path / 'config.py').read_text()
     assert '_delete_' not in text and 'optim_wrapper' not in text
+
+
+@pytest.mark.parametrize(
+    ('task', 'name'),
+    [('classifier', 'cpvt_tiny_gap-imagenette'), ('detector', 'retinanet_cpvt_tiny_gap-bccd')],
+)
+def test_the_shipped_default_is_named_with_its_terms(task, name, data, table):
+    pytest.importorskip(TASKS[task])
+    labels = data(task)
+    assert f'starts from {name} (for non-commercial use: ' in table(*labels)
+    assert 'starts from' not in table(*labels, '--weights', 'none')
