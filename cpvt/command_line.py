@@ -565,18 +565,11 @@ def split_model(
     elif similar := did_you_mean(first):
         raise UsageError(f'{first!r} is no model{similar}')
     else:
-        files = f', an exported model ({", ".join(exported)})' if exported else ''
-        named = [
-            f'{name} ({entry["about"]})'
-            for name, entry in shipped_index().items()
-            if 'address' not in entry
-        ]
-        names = '; '.join(named) or '(none)'
-        accepted = (
-            f'CONFIG.py CHECKPOINT{files}, the name of a published model (docs/weights.md), or of'
-            f' shipped weights: {names}'
+        files = f', or an exported model ({", ".join(exported)})' if exported else ''
+        raise UsageError(
+            f'{first!r} is no model; names: docs/weights.md and docs/models.md; or give CONFIG.py'
+            f' CHECKPOINT{files}'
         )
-        raise UsageError(f'the first argument must be a model: {accepted}; got {" ".join(words)!r}')
     if images and not rest:
         raise UsageError(f'images: none are given after the model {checkpoint!r}')
     if rest and not images:

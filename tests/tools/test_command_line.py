@@ -145,10 +145,11 @@ def test_choices_and_defaults_are_the_packages():
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
-        ([], f'must be a model: CONFIG.py CHECKPOINT, .*{NAME}'),
-        (['c.py'], 'must be a model'),
-        (['x.pth', 'c.py'], 'must be a model'),
-        (['m.onnx', 'a.jpg'], "must be a model.* got 'm.onnx a.jpg'"),
+        ([], "'' is no model; names: docs/weights.md"),
+        (['c.py'], "'c.py' is no model; .* or give CONFIG.py CHECKPOINT$"),
+        (['x.pth', 'c.py'], "'x.pth' is no model"),
+        (['m.onnx', 'a.jpg'], "'m.onnx' is no model"),
+        (['retinanet_r50_fpn_1x_coco', 'a.jpg'], "^'retinanet_r50_fpn_1x_coco' is no model; "),
         (['c.py', 'x.pth'], "images: none are given after the model 'x.pth'"),
     ],
 )
