@@ -516,7 +516,7 @@ def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> 
     if changes:
         raise InputError(
             f'out_dir: {str(folder)!r} has predictions of other settings ({", ".join(changes)});'
-            ' choose another folder, or overwrite this one',
+            ' choose another folder, or overwrite this one (--overwrite)',
             argument='out_dir',
         )
 

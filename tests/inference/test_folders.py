@@ -263,7 +263,7 @@ def test_other_settings_are_refused_unless_overwritten(folder, out):
         (LocalSegmentor(), dict(score_thr=0.5), 'score_thr was 0.3, is 0.5'),
         (LocalSegmentor(), dict(inferencer=dict(long_side=20)), r'scale was None, is \[20, 20\]'),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=rf'{words}.*\(--overwrite\)$'):
             run(predictor, folder, out, **options)
     assert snapshot(out) == before
     run(LocalSegmentor(), folder / '0.png', out, overwrite=True, vis=False)
