@@ -171,7 +171,7 @@ class ValueRange:
         """Raise ``ValueRangeError`` unless a file of ``count`` bands of this type is accepted."""
         if self.bands is None and count not in (1, 3):
             raise ValueRangeError(
-                f'1 band (grey) or 3 (RGB) are accepted, got {count}; --bands of make_config.py'
+                f'1 band (grey) or 3 (RGB) are accepted, got {count}; --bands of cpvt make-config'
                 ' chooses others'
             )
         if self.bands is not None and max(self.bands) > count:

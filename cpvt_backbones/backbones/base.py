@@ -422,7 +422,7 @@ class Backbone(PretrainedModel):
             # Comparing sizes would give a warning of the tracer.
             if torch.onnx.is_in_onnx_export():
                 raise RuntimeError(
-                    'torch.onnx.export(dynamo=False) fixes sizes in the file: tools/export.py '
+                    'torch.onnx.export(dynamo=False) fixes sizes in the file: cpvt export '
                     'writes ONNX for every size'
                 )
             return

@@ -88,7 +88,7 @@ def _walk(folder: Path, report: Report, parents: Collection[str]) -> Iterator[Pa
         if path.name.startswith('.'):
             report.add('skipped', 'names that begin with a dot', str(path))
         elif is_written(path):
-            report.add('skipped', 'folders that make_config.py wrote', str(path))
+            report.add('skipped', 'folders that cpvt make-config wrote', str(path))
         elif path.is_dir():
             yield from _walk(path, report, (*parents, real))
         else:

@@ -19,7 +19,7 @@ def read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
     """The metadata among the entries of a file; ``ValueError`` if they are missing or damaged."""
     if not entries.get(METADATA):
         raise InputError(
-            f'path must be a file that tools/export.py wrote; {path!r} has no entry {METADATA!r}'
+            f'path must be a file that cpvt export wrote; {path!r} has no entry {METADATA!r}'
         )
     metadata = parse_json(entries[METADATA], f'path: the metadata of {path!r}')
     if missing := _NEEDED - metadata.keys():
@@ -108,7 +108,7 @@ def check_seal(path: str) -> None:
         file.seek(content)
         found = file.read()
     if found[:-64] != _seal('0' * 64)[:-64]:
-        reason = 'is damaged, or not written by tools/export.py: the SHA-256 at its end is missing'
+        reason = 'is damaged, or not written by cpvt export: the SHA-256 at its end is missing'
         raise InputError(f'path: {path!r} {reason}')
     if found != _seal(sha256_of(path, size=content)):
         reason = 'is damaged: its SHA-256 differs from the one stored in it'

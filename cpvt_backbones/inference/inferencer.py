@@ -403,7 +403,7 @@ class Inferencer(FromCheckpoint):
             self._saw_dark = True
             _warn(
                 f'{loaded.name}: its 16 bits have no value above 4095, and the model sees it nearly'
-                ' black: scale its values to 0 to 65535, or train with make_config.py --range;'
+                ' black: scale its values to 0 to 65535, or train with cpvt make-config --range;'
                 ' further images are not reported'
             )
 

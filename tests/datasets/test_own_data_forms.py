@@ -139,7 +139,7 @@ def test_what_an_earlier_call_wrote_is_no_data(call, capsys, request, form):
         capsys.readouterr()
         call('make_config', folder, '--out', folder / 'model.py', *options)
         printed.append(capsys.readouterr().out)
-    skipped = f'skipped        1 folders that make_config.py wrote: {folder}/model'
+    skipped = f'skipped        1 folders that cpvt make-config wrote: {folder}/model'
     assert skipped not in printed[0]
     used = [[line for line in text.splitlines() if line.startswith(('The data', 'read', 'used'))]
             for text in printed]  # fmt: skip

@@ -138,7 +138,7 @@ def test_a_mask_fills_its_box():
         (dict(device='mps'), "device must be 'cpu' or 'cuda.*, got 'mps'"),
         (dict(path='maps.pt2', device='cuda:1'), "device must be 'cpu', .*, got 'cuda:1'"),
         (dict(path='model.pth'), 'path must end in .onnx or .pt2, got'),
-        (dict(path='foreign.pt2'), 'must be a file that tools/export.py wrote; .* no entry'),
+        (dict(path='foreign.pt2'), 'must be a file that cpvt export wrote; .* no entry'),
     ],
 )
 def test_files_devices_and_runtimes_that_do_not_fit(onnx_file, files, options, words, monkeypatch):

@@ -109,7 +109,7 @@ def test_small_images_are_enlarged(boxes, made, capsys, size, scale):
     cfg, train, _ = made(*boxes(size, [20], [(1, 'a')]))
     assert cfg.scale == scale
     factor = scale[0] / size[0]
-    assert (f'add --scale {factor:.2f} to' in capsys.readouterr().out) == (factor > 1)
+    assert (f'add --scale {factor:.2f} to cpvt infer\n' in capsys.readouterr().out) == (factor > 1)
     resized = cfg.test_dataloader.dataset.pipeline[1]
     assert tuple(resized.scale) == scale and resized.keep_ratio
     side = min(20 * scale[0] / size[0], 32)  # of the objects, px; an anchor of scale 1 has 8 px

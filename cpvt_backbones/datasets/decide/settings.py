@@ -90,7 +90,7 @@ def enlarged(factor: float) -> list[str]:
         return []
     return [
         f'small images are enlarged {factor:.2f} times; if objects have as many px in larger'
-        f' photos, add --scale {factor:.2f} to the command of tools/infer.py'
+        f' photos, add --scale {factor:.2f} to cpvt infer'
     ]
 
 

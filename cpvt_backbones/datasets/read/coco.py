@@ -106,7 +106,7 @@ def read_predictions(folder: Path) -> Part:
     content, found = (read_json(folder / name) for name in PREDICTIONS)
     is_listed = isinstance(content, dict) and isinstance(found, list)
     if not is_listed or not all(isinstance(one, dict) for one in found):
-        raise InputError(f'data: {folder} has no {" and ".join(PREDICTIONS)} of tools/infer.py')
+        raise InputError(f'data: {folder} has no {" and ".join(PREDICTIONS)} of cpvt infer')
     if not found:
         raise InputError(f'data: {folder} has no predictions: predict with a lower score_thr')
     if not all('bbox' in one for one in found):

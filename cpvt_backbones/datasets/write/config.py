@@ -118,7 +118,7 @@ train_set = dict(ann_file=_base_.own_data.train, **options)
 val_set = dict(ann_file=_base_.own_data.val, **options)
 val_evaluator = dict(topk=(1,))
 """
-BEGINNING = """# Written by tools/make_config.py: {about}.
+BEGINNING = """# Written by cpvt make-config: {about}.
 # The names and paths of the data are in data.json; they stand in no Python source.
 _base_ = ['./{stem}/{recipe}', './{stem}/{texts}']
 work_dir = '{work_dir}'
