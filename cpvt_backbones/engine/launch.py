@@ -226,6 +226,14 @@ class SummaryHook(Hook):
             f'log file: {runner.log_dir}/{runner.timestamp}.log',
         ]
         runner.logger.info('\n'.join(['Training', *lines]))
+        folder = Path(runner.work_dir)
+        earlier = [*folder.glob('iter_*.pth'), *folder.glob('epoch_*.pth')]
+        if earlier and not runner._resume:
+            newest = max(earlier, key=os.path.getmtime).name
+            runner.logger.warning(
+                f'work_dir: {runner.work_dir} has {newest} of an earlier training; checkpoints of'
+                ' the same name will be overwritten; --resume continues it'
+            )
 
 
 def _about(dataset: Any) -> str:

@@ -182,6 +182,16 @@ def test_resume_without_a_checkpoint_starts_from_the_weights_of_the_config(
     assert (str(tmp_path / start) if start else 'the weights that the model names') in line
 
 
+def test_a_new_training_warns_of_the_checkpoints_of_an_earlier_one(classifier, tmp_path, call):
+    work = tmp_path / 'work'
+    line = f'{work} has iter_2.pth of an earlier training'
+    for options, warned in ([], False), ([], True), (['--resume'], False):
+        call('train', classifier, '--work-dir', work, *options)
+        newest = max(work.glob('*/*.log'), key=lambda path: path.stat().st_mtime_ns)
+        assert (line in newest.read_text()) == warned
+        newest.unlink()  # a second training in the same second has the same log file
+
+
 def test_a_full_disk_names_the_checkpoint(classifier, tmp_path, refused, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, 'No space left on device')
