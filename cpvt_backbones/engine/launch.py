@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.dist import is_main_process
+from mmengine.dist import all_gather_object, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger, print_log
 from mmengine.optim import OptimWrapper
@@ -236,6 +236,29 @@ class SummaryHook(Hook):
             )
 
 
+class NoBoxHook(Hook):
+    """Say after a test that a detector has found nothing, for which mmdet logs an error."""
+
+    def before_test(self, runner: Any) -> None:
+        """Forget an earlier test."""
+        self._counts: list[int] = []
+
+    def after_test_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
+        """Count the boxes of a batch."""
+        found = [one.pred_instances for one in outputs or () if 'pred_instances' in one]
+        self._counts += map(len, found)
+
+    def after_test_epoch(self, runner: Any, metrics: dict[str, float] | None = None) -> None:
+        """Log the line, if no process has a box."""
+        counts = [count for counts in all_gather_object(self._counts) for count in counts]
+        if counts and not any(counts):
+            runner.logger.warning(
+                'nothing was found: the model has no box in any image, so that there is no score'
+            )
+
+
 def _about(dataset: Any) -> str:
     """Kind and images of a data set; of a wrapper, such as ``RepeatDataset``, what it makes of
     them.
@@ -296,6 +319,7 @@ def test(
         if classes is not None:
             check_heads(runner.model, classes, 'test_dataloader.dataset')
         load_weights(runner.model, cfg.load_from, classes=classes)
+        runner.register_hook(NoBoxHook())
     return runner.test()
 
 

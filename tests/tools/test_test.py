@@ -123,6 +123,15 @@ def test_tta_needs_a_pipeline(trained):
     assert line == 'error: --tta: the config has no tta_pipeline'
 
 
+@pytest.mark.parametrize('trained', ['mmdet'], indirect=True)
+@pytest.mark.parametrize(('score_thr', 'nothing'), [(0.0, False), (1.1, True)])
+def test_a_detector_without_any_box_says_so(trained, score_thr, nothing):
+    trained.options.append(f'model.test_cfg.score_thr={score_thr}')
+    trained.call(*trained.arguments())
+    (log,) = trained.work.glob('*/*.log')
+    assert ('the model has no box in any image' in log.read_text()) == nothing
+
+
 @pytest.mark.parametrize('trained', ['mmdet', 'mmseg', 'mmpretrain'], indirect=True)
 def test_worst_images_are_drawn_beside_their_labels(trained, tmp_path):
     file = tmp_path / 'new' / 'worst.jpg'
