@@ -4,7 +4,7 @@
         --commit COMMIT --about 'CPVT-Ti-GAP, ten classes of ImageNet' \\
         --purpose 'Photographs of its ten classes' --not-for 'Any other class' \\
         --data '9,469 training images' --terms 'ImageNet: research only'
-    python tools/resolution_sweep.py --models NAME --sizes 112px 160px --out sweep.csv
+    cpvt resolution-sweep --models NAME --sizes 112px 160px --out sweep.csv
 
 The first command again, with --sizes sweep.csv, writes the card: the accuracy in it was measured
 with the shipped (fp16) file.
@@ -94,7 +94,7 @@ def card(
 `--long-side` sets another size.
 
 ```bash
-python tools/infer.py {entry.name} photos/ \\
+cpvt infer {entry.name} photos/ \\
     {side}--out-dir out/{entry.name.rpartition('-')[2]}
 ```
 

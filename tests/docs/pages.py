@@ -4,6 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
+from cpvt.__main__ import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[2]
 SETS = ('train', 'val', 'test')
 SMALL = [
@@ -31,7 +33,7 @@ def blocks(page, part=''):
 
 
 def run_page(page, call, shorter, capsys=None, parts=('',)):
-    """Run the Python blocks in one namespace and the commands, which are all Python's.
+    """Run the Python blocks in one namespace and the commands, which are all of ``cpvt``.
 
     ``parts`` are headings and titles of tabs; without them, the whole page is run.
     ``shorter`` replaces texts of the blocks, as the length of a training; each must occur. With
@@ -64,11 +66,11 @@ def run_commands(text, call):
     for line in text.replace('\\\n', ' ').splitlines():
         if not (words := shlex.split(line, comments=True)):
             continue
-        python, script, *arguments = words
-        assert python == 'python' and (ROOT / script).is_file(), line
-        if script in ('tools/train.py', 'tools/test.py'):
+        program, command, *arguments = words
+        assert program == 'cpvt' and command in COMMANDS, line
+        if command in ('train', 'test'):
             arguments += ['--cfg-options', *SMALL]
-        call(f'../{script.removesuffix(".py")}', *arguments)
+        call(command.replace('-', '_'), *arguments)
 
 
 def assert_printed(text, output):

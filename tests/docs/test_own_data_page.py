@@ -106,7 +106,7 @@ def test_next_questions(call, digits):
     few = {
         'train_cfg.val_interval=200': 'train_cfg.val_interval=1',
         'more_data/': 'coco more.json my_data/images --length 2',
-        'torchrun --nproc-per-node 2': 'python',  # tests of several processes have their own
+        'torchrun --nproc-per-node 2 -m cpvt': 'cpvt',  # tests of several processes have their own
         '--launcher pytorch': '',
     }
     run_page(PAGE, call, few, parts=['Next questions'])
