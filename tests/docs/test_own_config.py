@@ -6,6 +6,7 @@ from ast import literal_eval
 
 import numpy as np
 import pytest
+import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
@@ -115,14 +116,21 @@ def test_layer_decay(tmp_path):
 
 @pytest.mark.full
 def test_channels_of_the_necks():
-    table = rows('Neck (FPN)')
-    assert len(table) == 5
-    for name, arch, channels in table:
+    archs = cpvt_backbones.list_archs()
+    listed = []
+    for name, arch, channels in rows('Neck (FPN)'):
         name, _, source = name.partition('`, `')
         options = dict([source.replace("'", '').split('=')]) if source else {}
-        arch = 'small' if arch == 'any' else arch
-        backbone = getattr(cpvt_backbones, name)(arch=arch, **options)
-        assert list(backbone.out_channels) == literal_eval(re.search(r'\[.+?\]', channels)[0])
+        first, _, last = arch.partition('` to `')
+        names = archs[name]
+        for one in names[names.index(first) : names.index(last or first) + 1]:
+            with torch.device('meta'):
+                backbone = getattr(cpvt_backbones, name)(arch=one, **options)
+            assert list(backbone.out_channels) == literal_eval(re.search(r'\[.+?\]', channels)[0])
+            listed.append((name, one, source))
+    for name in ('PyramidCPVT', 'MultiScaleCPVT'):
+        found = [arch for one, arch, source in listed if one == name and not source]
+        assert found == [*archs[name]]
 
 
 def test_what_frozen_stages_freezes():
