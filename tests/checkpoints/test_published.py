@@ -193,7 +193,7 @@ def test_a_file_of_mmdets_vitdet_opens(tmp_path):
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs if 'backbone' not in key)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)
 def test_a_whole_model_computes_the_same(path):
     row = measure(path)
