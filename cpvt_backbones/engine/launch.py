@@ -29,7 +29,6 @@ from cpvt_backbones.checkpoints import (
 from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, check_model, dicts_of, find_toolbox
-from cpvt_backbones.weights import published_weights
 
 from .class_names import check_runner_classes
 from .curves import LossCurveHook
@@ -46,6 +45,7 @@ FOR_THE_FILE = (
     '"HardDiskBackend" is the alias',
     'The prefix is not set in metric class',
 )
+REMOTE = ('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')
 
 
 def train(
@@ -134,7 +134,10 @@ def _is_unused(options: dict[str, Any]) -> bool:
 
 
 def _find_weights(cfg: Config, resume: str | None) -> None:
-    """Find the checkpoint to start from. A failure ends the training before it reads data."""
+    """Find the checkpoint to start from, and fetch those that the model names.
+
+    A failure ends the training before it reads data.
+    """
     if resume == 'auto':
         # Here and not in the checkpoint hook alone: FlexibleRunner loads before its hooks run.
         newest = newest_checkpoint(cfg.work_dir)
@@ -156,6 +159,10 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
         cfg.load_from = str(newest) if newest else _to_load(resume, 'resume')
     elif cfg.get('load_from'):
         cfg.load_from = _to_load(cfg.load_from, 'load_from')
+    for part in dicts_of(cfg.get('model')):
+        for name in (part.get('checkpoint'), part.get('init_cfg')):  # long and short form
+            if isinstance(name, str) and name.startswith(REMOTE):
+                locate_checkpoint(name)
 
 
 def _terminals(logger: logging.Logger) -> list[logging.StreamHandler]:
@@ -400,12 +407,11 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
 
 
 def _to_load(checkpoint: str | os.PathLike[str], argument: str) -> str:
-    """Value of ``load_from``: the file of a checkpoint; addresses, names with ``://`` and names of
-    published models unchanged.
+    """Value of ``load_from``: the file of a checkpoint; addresses and names with ``://`` unchanged.
 
     mmengine loads these by :func:`read_checkpoint`, which fetches them.
     """
-    if '://' in str(checkpoint) or str(checkpoint) in published_weights():
+    if '://' in str(checkpoint):
         return str(checkpoint)
     return str(locate_checkpoint(checkpoint, argument=argument))
 

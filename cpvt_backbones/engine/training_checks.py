@@ -47,22 +47,24 @@ class TrainingCheckHook(Hook):
     """
 
     def before_run(self, runner: Runner) -> None:
-        """Compare the neck with the backbone and the classes of the data, before weights are
-        fetched; check a checkpoint before any hook loads it.
+        """Compare the neck with the backbone, and check a checkpoint before any hook loads it.
 
         Let whatever fails in a resume name the checkpoint.
         """
         if isinstance(runner, Runner):  # FlexibleRunner builds its model later, and may split it
             check_neck(runner.model, runner.cfg.get('model'))
-            if isinstance(runner._train_loop, BaseLoop):
-                check_data(runner)
             runner.resume = _naming_file(runner.resume)
             runner.call_hook = _checking_first(runner)
 
     def before_train(self, runner: Runner) -> None:
-        """Compare the classes of FlexibleRunner's data, which has no model before."""
-        if not isinstance(runner, Runner):
-            check_data(runner)
+        """Compare the data sets with their annotations, and the heads with the data sets."""
+        check_runner_classes(runner)
+        dataset = runner.train_dataloader.dataset
+        classes = classes_of(getattr(dataset, 'metainfo', None))
+        if classes is None:
+            return
+        check_objects(dataset, classes)
+        check_heads(runner.model, classes, 'train_dataloader.dataset')
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
@@ -81,16 +83,6 @@ class TrainingCheckHook(Hook):
             f'{_images(data_batch)}; the checkpoints in {runner.work_dir!r} are kept; '
             'lower the learning rate, or clip the gradients (optim_wrapper.clip_grad)'
         )
-
-
-def check_data(runner: Runner) -> None:
-    """Compare the data sets with their annotations, and the heads with the data sets."""
-    check_runner_classes(runner)
-    dataset = runner.train_dataloader.dataset
-    classes = classes_of(getattr(dataset, 'metainfo', None))
-    if classes is not None:
-        check_objects(dataset, classes)
-        check_heads(runner.model, classes, 'train_dataloader.dataset')
 
 
 def check_checkpoint(runner: Runner, checkpoint: dict[str, Any]) -> None:

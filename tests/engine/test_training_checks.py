@@ -19,7 +19,6 @@ from cpvt_backbones.checkpoints.classes import keep_rows
 from cpvt_backbones.engine.training_checks import (
     TrainingCheckHook,
     check_checkpoint,
-    check_data,
     check_objects,
 )
 from cpvt_backbones.toolboxes import check_neck
@@ -184,15 +183,15 @@ def test_only_a_new_training_may_have_other_classes(layer):
 
 def test_another_number_of_classes_is_refused_with_its_key(layer):
     model = tiny.build(BUILDERS[layer](classes=3))
-    check_data(Running(model, 'abc'))
-    check_data(Running(model, None))
+    TrainingCheckHook().before_train(Running(model, 'abc'))
+    TrainingCheckHook().before_train(Running(model, None))
     head = layer.split('.')[0]
     message = (
         rf'model.{head}.num_classes must be 6, the number of train_dataloader.*classes \(a, b, c,'
         r' d, e, ...\), got 3'
     )
     with pytest.raises(ValueError, match=message):
-        check_data(Running(model, 'abcdef'))
+        TrainingCheckHook().before_train(Running(model, 'abcdef'))
 
 
 def test_a_neck_must_take_the_channels_of_the_backbone(layer):

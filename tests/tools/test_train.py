@@ -12,7 +12,6 @@ from torch import nn
 
 from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.engine import launch
-from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import read_config
 
 pytest.importorskip('mmpretrain')
@@ -51,25 +50,6 @@ def test_amp_dtype_on_a_gpu(flags, kind, dtype, scale, classifier, tmp_path, cal
     assert wrapper.get('type', 'OptimWrapper') == kind
     assert (wrapper.get('dtype'), wrapper.get('loss_scale')) == (dtype, scale)
     assert wrapper.optimizer.lr == 1e-3
-
-
-@pytest.mark.parametrize(
-    'start', ['model.backbone.init_cfg=http://127.0.0.1:1/w.pth', 'load_from=deit_tiny-imagenet']
-)
-def test_classes_are_compared_before_weights_are_fetched(
-    start, classifier, tmp_path, refused, monkeypatch
-):
-    def fetch(name):
-        raise InputError(f'fetched {name}')
-
-    monkeypatch.setattr('cpvt_backbones.checkpoints.reading.finding.fetch', fetch)
-    monkeypatch.setattr(
-        'cpvt_backbones.checkpoints.reading.finding.fetch_published', lambda one: fetch(one.name)
-    )
-    options = ['--work-dir', tmp_path / 'work', '--cfg-options', start]
-    line = refused('train', classifier, *options, 'train_dataloader.dataset.classes=[light,dark]')
-    assert 'train_dataloader.dataset: metainfo.classes is (light, dark), but ' in line
-    assert f'fetched {start.partition("=")[2]}' in refused('train', classifier, *options)
 
 
 @pytest.mark.parametrize('loader', ['train_dataloader', 'val_dataloader'])
