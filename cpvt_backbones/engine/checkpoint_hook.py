@@ -74,7 +74,8 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     change the training's random state. A validation that was due at the checkpoint is repeated
     after a resume, so the best checkpoint is the same too.
 
-    **Preemption.** SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration, with
+    **Preemption.** SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration (unless
+    that iteration saves a checkpoint anyway), with
     accumulated gradients after the step, and with several processes after at most ten iterations.
     The process then exits with code 75 (``EXIT_PREEMPTED``): the script of a job can start it again
     (Slurm: ``scontrol requeue``). Such a training resumes within its epoch. A second SIGINT stops
