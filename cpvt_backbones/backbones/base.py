@@ -41,7 +41,8 @@ from .pretrained import CheckpointInit, PretrainedModel
 
 Rotations = list[tuple[PositionEncoding, Any]]
 
-OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'raw', 'with_cls_token')
+OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'cls_and_avg', 'raw', 'with_cls_token')
+NEEDS_CLS_TOKEN = ('cls_token', 'cls_and_avg', 'with_cls_token')
 
 Position = dict[str, Any] | Sequence[dict[str, Any]] | None
 """``None``, a dict with ``type`` and an encoding's arguments, or a list of such dicts."""
@@ -88,7 +89,8 @@ class Backbone(PretrainedModel):
         with_cls_token: Add a class token.
         in_channels: Channels of an image.
         out_type: ``'featmap'`` returns maps (B, C, H', W'). ``'cls_token'`` and ``'avg_featmap'``
-            (the mean over the patch tokens) return vectors (B, C). ``'raw'`` returns tokens
+            (the mean over the patch tokens) return vectors (B, C). ``'cls_and_avg'`` returns both
+            in one vector (B, 2C), as DINOv2's linear classifiers take it. ``'raw'`` returns tokens
             (B, [P +] N, C), the P class, distillation and register tokens first.
             ``'with_cls_token'`` returns pairs of a map and the class token (B, C), as mmseg's
             ``DPTHead`` takes them. With a distillation token ``'cls_token'`` returns a pair of
@@ -154,7 +156,7 @@ class Backbone(PretrainedModel):
         checks.check_positive(norm_eps=norm_eps)
         checks.check_int(frozen_stages=frozen_stages, minimum=-1, maximum=self.num_freezable)
         checks.check_choice(OUT_TYPES, out_type=out_type)
-        if out_type in ('cls_token', 'with_cls_token') and not with_cls_token:
+        if out_type in NEEDS_CLS_TOKEN and not with_cls_token:
             other = 'avg_featmap' if out_type == 'cls_token' else 'featmap'
             raise InputError(
                 f'out_type must not be {out_type!r} with with_cls_token=False, got {out_type!r}; '
@@ -164,6 +166,7 @@ class Backbone(PretrainedModel):
         self._num_prefix = int(with_cls_token)
         self.in_channels = in_channels
         self.out_type = out_type
+        self._vectors = 2 if out_type == 'cls_and_avg' else 1  # in an output
         self.qkv_bias = qkv_bias
         self.drop_rate = drop_rate
         self.attn_drop_rate = attn_drop_rate
@@ -344,8 +347,8 @@ class Backbone(PretrainedModel):
             One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps
             (``'featmap'``) are (B, C, ceil(H / stride), ceil(W / stride)), and zero outside an
             image's valid size. A PEG with ``padding='none'`` makes a map smaller. ``'cls_token'``
-            and ``'avg_featmap'`` are (B, C), and ``'raw'`` is (B, [P +] N, C).
-            ``'with_cls_token'`` is a map and a (B, C).
+            and ``'avg_featmap'`` are (B, C), ``'cls_and_avg'`` is (B, 2C), and ``'raw'`` is
+            (B, [P +] N, C). ``'with_cls_token'`` is a map and a (B, C).
 
         Raises:
             TypeError: ``images`` is not a floating point tensor, or is float64 and the weights are
@@ -466,9 +469,11 @@ class Backbone(PretrainedModel):
             tokens = prepend_tokens(prefix_tokens, tokens)
         if last:
             tokens = self.norm(tokens)
-        if self.out_type == 'with_cls_token':
+        if self.out_type in ('with_cls_token', 'cls_and_avg'):
             assert prefix_tokens is not None
             token = self.norm(prefix_tokens[:, 0]) if last else prefix_tokens[:, 0]
+            if self.out_type == 'cls_and_avg':
+                return torch.cat((token, tokens.mean(dim=1)), dim=1)  # (B, 2C)
             return tokens_to_map(tokens, grid), token
         if self.out_type == 'cls_token':
             if self.dist_token is None:

@@ -185,7 +185,7 @@ class CPVT(Backbone):
 
         self.embed_dims = dim
         self.depth = depth
-        self.out_channels = (dim,) * len(self.out_indices)
+        self.out_channels = (dim * self._vectors,) * len(self.out_indices)
         self.out_strides = (patch_size,) * len(self.out_indices)
         self._taps = self.out_indices
         used = max(self._taps) + 1

@@ -25,7 +25,15 @@ from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import prepend_tokens, split_tokens
 
 from .archs import PYRAMIDS, resolve_arch, resolve_indices, resolve_size
-from .base import PAPER_POSITION, Backbone, InitCfg, Position, init_linear_layers, prefix_parameter
+from .base import (
+    NEEDS_CLS_TOKEN,
+    PAPER_POSITION,
+    Backbone,
+    InitCfg,
+    Position,
+    init_linear_layers,
+    prefix_parameter,
+)
 
 PATCH_SIZES = (4, 2, 2, 2)
 
@@ -225,13 +233,12 @@ class PyramidCPVT(Backbone):
                 'with_cls_token must be False unless out_indices holds the last stage, where the '
                 f'class token is added, got True with out_indices={out_indices!r}'
             )
-        needs_token = out_type in ('cls_token', 'with_cls_token')
-        if needs_token and self.out_indices != (num_stages - 1,):
+        if out_type in NEEDS_CLS_TOKEN and self.out_indices != (num_stages - 1,):
             raise InputError(
                 f'out_indices must be -1 with out_type={out_type!r} (only the last stage has a '
                 f'class token), got {out_indices!r}'
             )
-        self.out_channels = tuple(dims[s] for s in self.out_indices)
+        self.out_channels = tuple(dims[s] * self._vectors for s in self.out_indices)
         self.out_strides = tuple(math.prod(PATCH_SIZES[: s + 1]) for s in self.out_indices)
 
         channels = (in_channels, *dims)

@@ -84,9 +84,10 @@ OF_ONE_MODEL = {
         (dict(window_size=2, global_blocks=(4,)), 'integers in [-4, 3], got 4 in (4,)'),
         (
             dict(out_type='tokens'),
-            "['avg_featmap', 'cls_token', 'featmap', 'raw', 'with_cls_token'], got 'tokens'",
+            "['avg_featmap', 'cls_and_avg', 'cls_token', 'featmap', 'raw', 'with_cls_token'], got",
         ),
         (dict(out_type='cls_token', with_cls_token=False), "out_type must not be 'cls_token' with"),
+        (dict(out_type='cls_and_avg', with_cls_token=False), "must not be 'cls_and_avg' with"),
     ],
     pyramid: [
         (pyramid_arch(num_heads=(3, 2, 2, 3)), 'num_heads must divide embed_dims, got num_heads=3'),

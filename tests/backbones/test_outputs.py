@@ -107,6 +107,7 @@ def test_out_types_agree(build, tokens):
         model.load_state_dict(state)
         outputs = model(images)
         assert isinstance(outputs, tuple) and len(outputs) == 1
+        assert model.out_channels == (48 if out_type == 'cls_and_avg' else 24,)
         return outputs[0]
 
     raw, prefix = output('raw'), sum(tokens.values())
@@ -120,6 +121,8 @@ def test_out_types_agree(build, tokens):
         feature_map, token = output('with_cls_token')
         assert max_difference(feature_map, output('featmap')) == 0
         assert max_difference(token, raw[:, 0]) < 1e-6
+        both = torch.cat((raw[:, 0], raw[:, prefix:].mean(1)), dim=1)
+        assert max_difference(output('cls_and_avg'), both) < 1e-6
     if prefix == 2:
         assert max_difference(torch.stack(output('cls_token'), dim=1), raw[:, :2]) < 1e-6
 
