@@ -1,9 +1,10 @@
 """Index of published models: configs/published with the publishers' addresses and scores.
 
-python benchmarks/published_models.py
+python benchmarks/published_models.py [PART OF A NAME ...]
 
 Addresses and scores are read from the metafiles of the installed toolboxes, and from
-benchmarks/public_accuracy.csv where no toolbox has a model. They go into the index of weights.
+benchmarks/public_accuracy.csv where no toolbox has a model. They go into the index of weights:
+the entries of the named configs, or of all.
 """
 
 import csv
@@ -11,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.metadata import metadata, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,12 +53,37 @@ NAMES = {
     ),
     r'(.+)_in1k(-384px)?': '{0}{1}-imagenet',
     r'(pvt_.*|.*_rope_.*)': '{0}-imagenet',
+    r'(dinov2-\w+)-imagenet1k-1-layer': '{0}-imagenet',
 }
 # Of mmdet's project ViTDet, which is not installed with mmdet.
 VITDET = (
     'https://download.openmmlab.com/mmdetection/v3.0/vitdet/vitdet_mask-rcnn_vit-b-mae_lsj-100e/'
     'vitdet_mask-rcnn_vit-b-mae_lsj-100e_20230328_153519-e15fe294.pth'
 )
+# DINOv2's classifiers: file, its SHA-256 as stated on its page at Hugging Face, and the top-1 in
+# the column "linear" of the authors' README.
+DINOV2 = {
+    'small': (
+        'model.safetensors',
+        '078c38e46593866ca9fd3db295d3a1e828c3f6901b5683cf9b56b84f655da40d',
+        81.1,
+    ),
+    'base': (
+        'pytorch_model.bin',
+        '89b1a3d12cd1725f8185879da15e5ff670f941518ea9a73ee2cc27db659bc66c',
+        84.5,
+    ),
+    'large': (
+        'pytorch_model.bin',
+        'ee8bfdb51b64788ba0a4299e7ca6b4b71b75698ef65bb9692de878ccd415eb62',
+        86.3,
+    ),
+    'giant': (
+        'model.safetensors',
+        'a027deffcc5f81ab85e4498ae87944041a818c6a32435de9c8ec5623c010c90b',
+        86.5,
+    ),
+}
 
 
 def name_of(stem: str) -> str:
@@ -76,6 +103,7 @@ def shape_of(name: str) -> list[int]:
     return [384, 384] if name.endswith('384-imagenet') else SHAPES[name.rpartition('-')[2]]
 
 
+@cache
 def licence_of(package: str) -> str:
     """Licence of a toolbox, in lower case, as its distribution states it."""
     stated = metadata(packages_distributions()[package][0])['License-Expression']
@@ -121,6 +149,15 @@ def published() -> dict[str, dict[str, Any]]:
         source='mmdet, projects/ViTDet/README.md',
         license=licence_of('mmdet'),
     )
+    for size, (weights, digest, top1) in DINOV2.items():
+        name = f'dinov2-{size}-imagenet1k-1-layer'
+        page = f'https://huggingface.co/facebook/{name}'
+        found[name] = dict(
+            address=f'{page}/resolve/main/{weights}#sha256={digest}',
+            scores={'top-1': top1},
+            source='DINOv2',
+            license='apache-2.0',
+        )
     for row in csv.DictReader(ACCURACY.open(encoding='utf-8')):
         name = row['name'].partition('.')[0]
         is_pvt = name.startswith('pvt_')
@@ -163,6 +200,7 @@ def count(config: Path, shape: Sequence[int]) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
+    parser.add_argument('names', nargs='*', metavar='NAME', help='part of the name of configs')
     parser.add_argument('--out', type=Path, default=FOLDER / 'index.json', help='the index')
     args = parser.parse_args(argv)
     if not args.out.parent.is_dir():
@@ -170,14 +208,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     import cpvt_backbones  # noqa: F401  (registers the models)
 
     known, entries = published(), {}
+    index = json.loads((FOLDER / 'index.json').read_text(encoding='utf-8'))
     for config in sorted(CONFIGS.rglob('*.py')):
         name = name_of(config.stem)
+        if name in entries:
+            raise InputError(f'NAMES: two configs are named {name!r}')
+        if args.names and not any(part in config.stem for part in args.names):
+            entries[name] = index[name]
+            continue
         dataset = name.rpartition('-')[2]
         about = re.match(r'# (.+?)\.?\n', config.read_text(encoding='utf-8'))
         if about is None:
             raise InputError(f'{config}: the first line must be a comment on the model')
-        if name in entries:
-            raise InputError(f'NAMES: two configs are named {name!r}')
         found = known[config.stem]
         found['license'] = licence_with_start(found['license'], Config.fromfile(config))
         entries[name] = dict(
@@ -189,12 +231,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             **count(config, shape_of(name)),
         )
         print(name, entries[name]['parameters'], entries[name].get('gmacs'))
-    index = FOLDER / 'index.json'
-    shipped = {
-        name: entry
-        for name, entry in json.loads(index.read_text(encoding='utf-8')).items()
-        if 'address' not in entry
-    }
+    shipped = {name: entry for name, entry in index.items() if 'address' not in entry}
     args.out.write_text(json.dumps(shipped | entries, indent=1) + '\n', encoding='utf-8')
 
 

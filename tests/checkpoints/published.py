@@ -3,7 +3,8 @@
     python tests/checkpoints/published.py [PART OF A NAME ...]
 
 Each config has one base, the toolbox's config of the model. Those in `timm` have the name of one
-of timm's models. Both models get the same random weights and batch statistics, through a file.
+of timm's models, and those in `dinov2` that of transformers' weights. Both models get the same
+random weights and batch statistics, through a file.
 
 Writes the table of configs/published/README.md anew: the rows of the named configs, or of all.
 """
@@ -44,7 +45,12 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     'mmdet': ((800, 1088), (608, 864), (256, 1312)),
     'mmseg': ((512, 512), (333, 517), (256, 800)),
     'mmpretrain': ((224, 224), (333, 517), (256, 800)),
+    # In whole patches of 14 px: transformers drops the pixels of others.
+    'dinov2': ((224, 224), (322, 518), (252, 798)),
 }
+# Width, depth and heads. Of ViT-g's 40 blocks 4 are compared: all are alike, and take 4.5 GB.
+DINOV2 = dict(small=(384, 12, 6), base=(768, 12, 12), large=(1024, 24, 16), giant=(1536, 4, 24))
+SHORTENED = {'dinov2-giant-imagenet1k-1-layer': {'model.backbone.arch.depth': 4}}
 
 
 def peer_of(path: Path) -> Path:
@@ -66,12 +72,40 @@ def build(cfg: Config) -> nn.Module:
 
 
 def timm_model(name: str) -> nn.Module:
-    """A model of timm, called as one of mmpretrain."""
+    """A model of timm, called as one of mmpretrain, with its own transform of images."""
     import timm
+    from timm.data import create_transform, resolve_data_config
 
     model = timm.create_model(name, dynamic_img_size=True).eval()
     forward = model.forward
     model.forward = lambda images, data_samples=None, mode='tensor': forward(images)
+    model.transform = create_transform(**resolve_data_config(model=model))
+    return model
+
+
+def transformers_model(name: str, **options: Any) -> nn.Module:
+    """DINOv2's classifier of transformers, called as one of mmpretrain, with its transform.
+
+    ``options`` replace values of its config.
+    """
+    import transformers
+
+    size = name.split('-')[1]
+    width, depth, heads = DINOV2[size]
+    sizes = dict(hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads)
+    known = dict(image_size=518, patch_size=14, num_labels=1000, use_swiglu_ffn=size == 'giant')
+    config = transformers.Dinov2Config(**{**sizes, **known, **options})
+    model = transformers.Dinov2ForImageClassification(config).eval()
+    # Of preprocessor_config.json beside the weights.
+    processor = transformers.BitImageProcessorPil(
+        size=dict(shortest_edge=256),
+        crop_size=dict(height=224, width=224),
+        image_mean=[0.485, 0.456, 0.406],
+        image_std=[0.229, 0.224, 0.225],
+    )
+    forward = model.forward
+    model.forward = lambda images, data_samples=None, mode='tensor': forward(images).logits
+    model.transform = lambda image: processor(image, return_tensors='pt')['pixel_values'][0]
     return model
 
 
@@ -88,7 +122,8 @@ def randomise(model: nn.Module) -> None:
             elif value.dim() > 1:  # tables and tokens
                 value.normal_(0, 0.5)
             else:
-                value.normal_(0, 0.1).add_(1 if name.endswith(('weight', 'gamma')) else 0)
+                mean = 1 if name.endswith(('weight', 'gamma', 'lambda1')) else 0
+                value.normal_(0, 0.1).add_(mean)
 
 
 def pair(
@@ -102,14 +137,24 @@ def pair(
     for cfg, overrides in zip(configs, (theirs, ours), strict=True):
         cfg.merge_from_dict(dict(overrides or {}))
     model = build(configs[1])
-    peer = timm_model(path.stem) if path.parent.name == 'timm' else build(configs[0])
+    others = dict(timm=timm_model, dinov2=transformers_model)
+    create = others.get(path.parent.name)
+    peer = create(path.stem) if create else build(configs[0])
     randomise(peer)
     with tempfile.TemporaryDirectory() as folder:
-        file = f'{folder}/published.pth'
-        torch.save(dict(state_dict=peer.state_dict(), meta={}), file)
-        load_weights(model, file)
+        load_weights(model, save(peer, folder))
     yield configs[0], peer
     yield configs[1], model
+
+
+def save(peer: nn.Module, folder: str | Path) -> Path:
+    """Write the weights as they are published; return the file."""
+    if hasattr(peer, 'save_pretrained'):  # of transformers
+        peer.save_pretrained(folder)
+        return Path(folder, 'model.safetensors')
+    file = Path(folder, 'published.pth')
+    torch.save(dict(state_dict=peer.state_dict(), meta={}), file)
+    return file
 
 
 def outputs(model: nn.Module, images: Tensor) -> list[Tensor]:
@@ -139,13 +184,10 @@ def difference(got: list[Tensor], wanted: list[Tensor]) -> float:
 
 
 def predict(cfg: Config, model: nn.Module) -> Any:
-    """What the toolbox's own function predicts on the photograph, or timm's with its transform."""
-    if hasattr(model, 'pretrained_cfg'):
-        from timm.data import create_transform, resolve_data_config
-
-        image = create_transform(**resolve_data_config(model=model))(Image.open(PHOTO))
+    """What the toolbox's own function predicts on the photograph, or a peer with its transform."""
+    if hasattr(model, 'transform'):
         with torch.inference_mode():
-            return model(image[None]).softmax(1)[0]
+            return model(model.transform(Image.open(PHOTO))[None]).softmax(1)[0]
     init_default_scope(cfg.default_scope)
     model.cfg = copy.deepcopy(cfg)
     if cfg.default_scope == 'mmdet':
@@ -182,9 +224,9 @@ def measure(path: Path) -> list[str]:
     """Row of the table for a config."""
     start = time.monotonic()
     torch.manual_seed(0)
-    (theirs, peer), (ours, model) = pair(path)
+    (theirs, peer), (ours, model) = pair(path, ours=SHORTENED.get(path.stem))
     row = [path.stem]
-    for size in SIZES[ours.default_scope]:
+    for size in SIZES.get(path.parent.name, SIZES[ours.default_scope]):
         images = torch.randn(1, 3, *size)
         try:
             wanted = outputs(peer, images)

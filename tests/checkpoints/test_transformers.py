@@ -3,11 +3,33 @@
 `make test-peers` installs transformers.
 """
 
+import hashlib
+import json
+from pathlib import Path
+from urllib.error import URLError
+
+import published
 import pytest
 import torch
+from published import (
+    FOLDER,
+    PHOTO,
+    build,
+    difference,
+    outputs,
+    predict,
+    randomise,
+    save,
+    transformers_model,
+)
+from safetensors.torch import load_file
 from tiny import max_difference
 
-from cpvt_backbones import CPVT, convert_state_dict
+from cpvt import command_line
+from cpvt_backbones import CPVT, convert_state_dict, weights
+from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.checkpoints.reading import sources
+from cpvt_backbones.toolboxes import dataset_metainfo, read_config
 
 transformers = pytest.importorskip('transformers', reason='pip install transformers')
 
@@ -130,3 +152,75 @@ def test_a_saved_model_computes_the_same(kind, usual, tmp_path, record_property)
         difference = max_difference(got, want) / max(1, want.abs().max().item())
         record_property(f'{size[0]}x{size[1]}', difference)
         assert difference <= 2e-6, size
+
+
+TINY = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=70)
+
+
+@pytest.fixture
+def dinov2(tmp_path, monkeypatch):
+    """Function that publishes a tiny classifier as that of a size; returns its name and model.
+
+    The file has the name and form of the publisher's, and is where the download would be. There is
+    no network.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'torch'))
+
+    def no_network(*_, **__):
+        raise URLError('no network')
+
+    monkeypatch.setattr(sources, 'urlopen', no_network)
+
+    def dinov2(size):
+        torch.manual_seed(0)
+        stem = f'dinov2-{size}-imagenet1k-1-layer'
+        peer = transformers_model(stem, **TINY)
+        randomise(peer)
+        file = save(peer, tmp_path)
+        name = f'dinov2_{size}-imagenet'
+        entry = command_line.shipped_index()[name]
+        if '/pytorch_model.bin#' in entry['address']:
+            torch.save(load_file(file), 'pytorch_model.bin')
+            file = tmp_path / 'pytorch_model.bin'
+        arch = dict(embed_dims=24, depth=2, num_heads=2, mlp_ratio=8 / 3 if size == 'giant' else 4)
+        cfg = read_config(FOLDER / 'dinov2' / f'{stem}.py')
+        tiny = {'backbone.arch': dict(arch, _delete_=True), 'backbone.img_size': 70}
+        tiny['head.in_channels'] = 48
+        cfg.merge_from_dict({f'model.{key}': value for key, value in tiny.items()})
+        cfg.dump('config.py')
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        address = f'{entry["address"].partition("#")[0]}#sha256={digest}'
+        entry |= dict(config=str(tmp_path / 'config.py'), address=address)
+        index = {name: entry}
+        monkeypatch.setattr(weights, '_entries', lambda: [*index.items()])
+        monkeypatch.setattr(command_line, 'shipped_index', lambda: index)
+        return name, file, peer
+
+    return dinov2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize('size', ['base', 'giant'])  # both kinds of file, and of MLP
+def test_dinov2_runs_by_name(size, dinov2, call, refused):
+    name, file, peer = dinov2(size)
+    line = refused('infer', name, PHOTO, '--device', 'cpu')
+    assert f'/facebook/dinov2-{size}-imagenet1k-1-layer/resolve/main/{file.name} could not' in line
+    place = Path(line.partition("put the file at '")[2].partition("'")[0])
+    assert place.name == file.name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    file.rename(place)
+
+    cfg = read_config('config.py')
+    model = build(cfg)
+    load_weights(model, name)
+    for shape in published.SIZES['dinov2']:
+        images = torch.randn(2, 3, *shape)
+        assert difference(outputs(model, images), outputs(peer, images)) <= 1e-5
+
+    wanted = predict(cfg, peer)
+    call('infer', name, PHOTO, '--device', 'cpu', '--out-dir', 'out')
+    (found,) = json.loads(Path('out/predictions.json').read_text())
+    assert found['label'] == wanted.argmax()
+    assert found['class'] == dataset_metainfo(cfg)['classes'][wanted.argmax()]
+    assert found['score'] == pytest.approx(wanted.max().item(), rel=1e-4)
