@@ -109,7 +109,9 @@ def _as_tar(data: bytes) -> bytes:
 
 
 def write_hostile_files(folder: Path, command: str) -> list[Path]:
-    """Each pickle in torch's zip archive, one in older formats too, and archives in archives."""
+    """Each pickle in torch's zip archive and as it is, one in older formats too, and archives in
+    archives.
+    """
     pickles = hostile_pickles(command)
     files = {name: _as_archive(data) for name, data in pickles.items()}
     evil, good = pickles['reduce'], pickle.dumps(dict(state_dict={}), 2)
@@ -119,6 +121,8 @@ def write_hostile_files(folder: Path, command: str) -> list[Path]:
     files['after_the_end'] = _as_archive(good + evil)
     script = {'constants.pkl': evil, 'code/__torch__.py': b'import os'}
     files['script'] = _as_archive(evil, **script)
-    for name, data in files.items():
-        (folder / f'{name}.pth').write_bytes(data)
-    return [folder / f'{name}.pth' for name in files]
+    contents = {f'{name}.pth': data for name, data in files.items()}
+    contents |= {f'{name}.pkl': data for name, data in pickles.items()}  # as detectron2's files
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    return [folder / name for name in contents]

@@ -4,6 +4,7 @@
 with timm, and `test_transformers.py` with transformers.
 """
 
+import pickle
 import re
 
 import pytest
@@ -60,6 +61,17 @@ def segment_anything(state):
         if key != 'pos_embed.grid_0':
             theirs[f'image_encoder.{key.replace(".mlp.fc", ".mlp.lin")}'] = value
     return theirs
+
+
+@pytest.mark.parametrize('protocol', [3, 4])  # the defaults of Python 3.0 to 3.7, and 3.8 to 3.13
+def test_a_pkl_of_detectron2_gives_the_model(protocol, tmp_path):
+    trunk = model()
+    content = detectron2(trunk.state_dict())
+    content['model'] = {key: value.numpy() for key, value in content['model'].items()}
+    content |= dict(__author__='Detectron2', matching_heuristics=True)
+    (tmp_path / 'model_final_0123ab.pkl').write_bytes(pickle.dumps(content, protocol))
+    state = CPVT.from_pretrained(tmp_path / 'model_final_0123ab.pkl').state_dict()
+    assert all(torch.equal(state[key], value) for key, value in trunk.state_dict().items())
 
 
 @pytest.mark.parametrize('names', [detectron2, segment_anything])

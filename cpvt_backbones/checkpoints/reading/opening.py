@@ -2,7 +2,8 @@
 
 torch's weights-only loader imports nothing that a file names. Classes that training frameworks
 store beside the weights are read as :class:`StandIn`, never as themselves: ``getattr`` and the
-methods of mmengine's log buffers could otherwise be replaced by a file.
+methods of mmengine's log buffers could otherwise be replaced by a file. The same stand-ins are all
+that a ``.pkl`` file of detectron2 gets, which has NumPy arrays.
 """
 
 import pickle
@@ -12,7 +13,7 @@ import threading
 import warnings
 import zipfile
 from _codecs import encode
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ _UNKNOWN_CLASS = re.compile(r'GLOBAL ([^\s]+) w')
 # Bytes of Python 2's protocol, and sets; torch allows them from 2.5 on.
 _ALLOWED_LATER: list[Any] = [encode, set]
 _LOCK = threading.Lock()
+_LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # start of torch.save before zip archives
 
 
 class Refused(ValueError):
@@ -287,14 +289,11 @@ def read_pickled(file: Path) -> Any:
     name = f'checkpoint: {str(file)!r}'
     try:
         _check_archive(file)
+        if _has_arrays(file):
+            return _to_tensors(_plain(_load_arrays(file)))
         return _plain(_load(file))
     except Exception as error:  # damage can raise anything in a zip reader and an unpickler
         reason = _reason(error)
-        if file.suffix == '.pkl':
-            reason += (
-                '; a .pkl file of NumPy arrays (detectron2): if you trust it, open it by'
-                ' pickle.load, and save its model by torch.save as a dict of tensors'
-            )
         if isinstance(error, Refused):
             raise CheckpointError(f'{name} is refused: {reason}') from error
         fault = 'truncated or damaged'
@@ -333,6 +332,45 @@ def _load(file: Path) -> Any:
         finally:
             torch.serialization.clear_safe_globals()
             torch.serialization.add_safe_globals(before)
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickler of NumPy arrays and plain data. Each class is a stand-in, or refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f'{module}.{name}' == 'collections.OrderedDict':
+            return OrderedDict
+        if f'{module}.{name}' in STAND_INS:
+            return _CLASSES[STAND_INS.index(f'{module}.{name}')]
+        raise pickle.UnpicklingError(f'GLOBAL {module}.{name} was not allowed')
+
+
+def _has_arrays(file: Path) -> bool:
+    """Whether a file has one pickle of detectron2, not an archive or the pickles of torch.save."""
+    if file.suffix != '.pkl':
+        return False
+    with file.open('rb') as stream:
+        head = stream.read(len(_LEGACY))
+    return head[:1] == b'\x80' and head != _LEGACY
+
+
+def _load_arrays(file: Path) -> Any:
+    with file.open('rb') as stream:
+        try:
+            return _ArrayUnpickler(stream).load()
+        except pickle.UnpicklingError as error:
+            _explain(str(error))
+            raise
+
+
+def _to_tensors(content: Any) -> Any:
+    """Turn the arrays of detectron2 into tensors, in its ``model`` or without that key."""
+    weights = content.get('model', content) if isinstance(content, dict) else None
+    if isinstance(weights, dict):
+        for key, value in weights.items():
+            if isinstance(value, np.ndarray):
+                weights[key] = torch.from_numpy(value)
+    return content
 
 
 def _explain(message: str) -> None:
