@@ -75,7 +75,7 @@ test-peers: $(PEERS)/.ready  ## run the tests of packages that are not in .venv:
 parity: $(PEERS)/.ready  ## measure the differences from timm, transformers, mm packages (two hours); writes docs/weights_parity.csv, configs/published/README.md
 	$(BIN)/python tests/checkpoints/parity.py timm mmpretrain mmseg mmdet
 	PYTHONPATH=$(PEERS) $(BIN)/python tests/checkpoints/parity.py open_clip transformers
-	PYTHONPATH=$(PEERS) $(BIN)/python tests/checkpoints/published.py
+	PYTHONPATH=$(PEERS) $(BIN)/python tests/checkpoints/published.py $(ARGS)
 
 matrix: $(READY)  ## run `make test` over versions of Python and torch (an hour); writes docs/install.md
 	$(BIN)/python tests/matrix.py $(ARGS)

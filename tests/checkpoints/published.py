@@ -1,10 +1,12 @@
 """Models of configs/published against the toolboxes' own.
 
-    python tests/checkpoints/published.py [PART OF A NAME ...]
+    python tests/checkpoints/published.py [PART OF A NAME ...] [--projects FOLDER] [--pvt FOLDER]
 
-Each config has one base, the toolbox's config of the model. Those in `timm` have the name of one
-of timm's models, and those in `dinov2` that of transformers' weights. Both models get the same
-random weights and batch statistics, through a file.
+Most configs have one base, the toolbox's config of the model. Those in `timm` have the name of one
+of timm's models, and those in `dinov2` that of transformers' weights. No package installs ViTDet
+and the classifiers of PVT: `--projects` takes the folder `projects` of a clone of
+open-mmlab/mmdetection, `--pvt` the folder `classification` of a clone of whai362/PVT. Their code
+runs. Both models get the same random weights and batch statistics, through a file.
 
 Writes the table of configs/published/README.md anew: the rows of the named configs, or of all.
 """
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import InstanceData
 from PIL import Image
 from torch import Tensor, nn
 
@@ -34,9 +38,10 @@ from cpvt_backbones.checkpoints import load_weights  # noqa: E402
 from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
 FOLDER = ROOT / 'configs' / 'published'
-# No installed package has mmdet's project ViTDet, or the classifiers of PVT.
-NO_PEER = r'vitdet_|pvt_(tiny|small|medium|large)$'
-CONFIGS = sorted(path for path in FOLDER.rglob('*.py') if not re.match(NO_PEER, path.stem))
+# Models that no package installs: start of a config's name, and the option with the clone's folder.
+CLONES = {'vitdet_': 'projects', 'pvt_': 'pvt'}
+ALL_CONFIGS = sorted(FOLDER.rglob('*.py'))
+CONFIGS = [path for path in ALL_CONFIGS if not path.name.startswith((*CLONES,))]
 PAGE = FOLDER / 'README.md'
 PHOTO = ROOT / 'demo' / 'photos' / 'street.jpg'
 HEAD = ('config', 'test size', 'odd', 'elongated', 'photograph')
@@ -47,14 +52,32 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     'mmpretrain': ((224, 224), (333, 517), (256, 800)),
     # In whole patches of 14 px: transformers drops the pixels of others.
     'dinov2': ((224, 224), (322, 518), (252, 798)),
+    'vitdet': ((1024, 1024), (608, 864), (256, 1312)),
 }
 # Width, depth and heads. Of ViT-g's 40 blocks 4 are compared: all are alike, and take 4.5 GB.
 DINOV2 = dict(small=(384, 12, 6), base=(768, 12, 12), large=(1024, 24, 16), giant=(1536, 4, 24))
 SHORTENED = {'dinov2-giant-imagenet1k-1-layer': {'model.backbone.arch.depth': 4}}
+# One or more on each level of a pyramid, as shares of the image's width and height.
+BOXES = torch.tensor(
+    [
+        [0.0, 0.0, 1.0, 1.0],
+        [0.5, 0.5, 0.9, 1.0],
+        [0.1, 0.2, 0.4, 0.5],
+        [0.7, 0.4, 0.9, 0.6],
+        [0.6, 0.1, 0.65, 0.15],
+    ]
+)
 
 
-def peer_of(path: Path) -> Path:
-    """File of the toolbox's config that a config has as base."""
+def clone_of(path: Path) -> str:
+    """Key in ``CLONES`` of a config; '' if a package installs its model."""
+    return next((start for start in CLONES if path.name.startswith(start)), '')
+
+
+def peer_of(path: Path, folder: Path | None = None) -> Path:
+    """File of the toolbox's config of a model; ``folder`` is that of its clone."""
+    if folder is not None and clone_of(path) == 'vitdet_':
+        return folder / 'ViTDet' / 'configs' / path.name
     ((toolbox, name),) = re.findall(r"'(mm\w+)::([^']+)'", path.read_text(encoding='utf-8'))
     spec = find_spec(toolbox)
     assert spec is not None and spec.origin is not None
@@ -71,15 +94,36 @@ def build(cfg: Config) -> nn.Module:
     return MODELS.build(model).eval()
 
 
+def as_classifier(model: nn.Module) -> nn.Module:
+    """The model, called as one of mmpretrain."""
+    forward = model.forward
+    model.forward = lambda images, data_samples=None, mode='tensor': forward(images)
+    return model.eval()
+
+
 def timm_model(name: str) -> nn.Module:
     """A model of timm, called as one of mmpretrain, with its own transform of images."""
     import timm
     from timm.data import create_transform, resolve_data_config
 
-    model = timm.create_model(name, dynamic_img_size=True).eval()
-    forward = model.forward
-    model.forward = lambda images, data_samples=None, mode='tensor': forward(images)
+    model = as_classifier(timm.create_model(name, dynamic_img_size=True))
     model.transform = create_transform(**resolve_data_config(model=model))
+    return model
+
+
+def pvt_model(name: str, folder: Path) -> nn.Module:
+    """A classifier of PVT's authors, called as one of mmpretrain, with their transform."""
+    from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform
+
+    sys.path.insert(0, str(folder))
+    model = as_classifier(getattr(import_module('pvt'), name)())
+    model.transform = create_transform(
+        input_size=224,
+        crop_pct=224 / 256,
+        interpolation='bicubic',
+        mean=IMAGENET_DEFAULT_MEAN,
+        std=IMAGENET_DEFAULT_STD,
+    )
     return model
 
 
@@ -109,6 +153,17 @@ def transformers_model(name: str, **options: Any) -> nn.Module:
     return model
 
 
+def peer_model(path: Path, cfg: Config, folder: Path | None) -> nn.Module:
+    """The model of a toolbox's config, of timm, of transformers or of PVT's authors."""
+    if path.parent.name == 'timm':
+        return timm_model(path.stem)
+    if path.parent.name == 'dinov2':
+        return transformers_model(path.stem)
+    if folder is not None and clone_of(path) == 'pvt_':
+        return pvt_model(path.stem, folder)
+    return build(cfg)
+
+
 def randomise(model: nn.Module) -> None:
     """Random weights and batch statistics that keep activations near 1."""
     with torch.no_grad():
@@ -127,22 +182,23 @@ def randomise(model: nn.Module) -> None:
 
 
 def pair(
-    path: Path, theirs: Mapping[str, Any] | None = None, ours: Mapping[str, Any] | None = None
+    path: Path,
+    theirs: Mapping[str, Any] | None = None,
+    ours: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
 ) -> Iterator[tuple[Config, nn.Module]]:
     """The toolbox's model and ours, each with its config and the same weights.
 
     ``theirs`` and ``ours`` are overrides of the configs, by dotted names.
     """
-    configs = [read_config(peer_of(path)), read_config(path)]
+    configs = [read_config(peer_of(path, folder)), read_config(path)]
     for cfg, overrides in zip(configs, (theirs, ours), strict=True):
         cfg.merge_from_dict(dict(overrides or {}))
     model = build(configs[1])
-    others = dict(timm=timm_model, dinov2=transformers_model)
-    create = others.get(path.parent.name)
-    peer = create(path.stem) if create else build(configs[0])
+    peer = peer_model(path, configs[0], folder)
     randomise(peer)
-    with tempfile.TemporaryDirectory() as folder:
-        load_weights(model, save(peer, folder))
+    with tempfile.TemporaryDirectory() as scratch:
+        load_weights(model, save(peer, scratch))
     yield configs[0], peer
     yield configs[1], model
 
@@ -158,10 +214,20 @@ def save(peer: nn.Module, folder: str | Path) -> Path:
 
 
 def outputs(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """All logits and box offsets of a model without its post-processing."""
+    """All logits and box offsets of a model without its post-processing.
+
+    The second stage of a detector gets the same boxes in both models, because rounding may change
+    which proposals are kept.
+    """
     with torch.inference_mode():
-        found = model(images, None, mode='tensor')
-    return list(flat(found))
+        if not hasattr(model, 'roi_head'):
+            return list(flat(model(images, None, mode='tensor')))
+        maps = model.extract_feat(images)
+        height, width = images.shape[-2:]
+        boxes = BOXES * torch.tensor([width, height, width, height])
+        return list(
+            flat((model.rpn_head(maps), model.roi_head(maps, [InstanceData(bboxes=boxes)])))
+        )
 
 
 def flat(nested: Any) -> Iterator[Tensor]:
@@ -206,7 +272,7 @@ def predict(cfg: Config, model: nn.Module) -> Any:
 
 
 def agreement(got: Any, wanted: Any) -> str:
-    """How many boxes, pixels or scores of two predictions agree, as a cell of the table."""
+    """How many boxes, masks, pixels or scores of two predictions agree, as a cell of the table."""
     if isinstance(got, Tensor) and got.is_floating_point():
         same = torch.allclose(got, wanted, rtol=1e-4, atol=1e-7)
         return 'same scores' if same else f'scores differ by {(got - wanted).abs().max():.1e}'
@@ -217,14 +283,19 @@ def agreement(got: Any, wanted: Any) -> str:
     same = (got.labels[:, None] == wanted.labels[None]) & (
         (got.bboxes[:, None] - wanted.bboxes[None]).abs().amax(2) < 0.1
     )
-    return f'{int(same.any(1).sum())} of {len(got)} boxes'
+    cell = f'{int(same.any(1).sum())} of {len(got)} boxes'
+    if 'masks' not in got:
+        return cell
+    theirs = wanted.masks[same.float().argmax(1)]
+    other, either = (one.sum((1, 2)) for one in (got.masks ^ theirs, got.masks | theirs))
+    return f'{cell}, {int((same.any(1) & (other <= 0.01 * either)).sum())} masks'
 
 
-def measure(path: Path) -> list[str]:
+def measure(path: Path, folder: Path | None = None) -> list[str]:
     """Row of the table for a config."""
     start = time.monotonic()
     torch.manual_seed(0)
-    (theirs, peer), (ours, model) = pair(path, ours=SHORTENED.get(path.stem))
+    (theirs, peer), (ours, model) = pair(path, ours=SHORTENED.get(path.stem), folder=folder)
     row = [path.stem]
     for size in SIZES.get(path.parent.name, SIZES[ours.default_scope]):
         images = torch.randn(1, 3, *size)
@@ -235,6 +306,9 @@ def measure(path: Path) -> list[str]:
             continue
         found = difference(outputs(model, images), wanted)
         row.append(f'{found:.1e}'.replace('e-0', 'e-') if found else '0')
+    if clone_of(path) == 'vitdet_':
+        # By its own, boxes may lie beside the image, where mmdet fails to paste masks on a CPU.
+        theirs.test_dataloader = ours.test_dataloader
     row.append(agreement(predict(ours, model), predict(theirs, peer)))
     print(*row, f'{time.monotonic() - start:.0f} s', sep=' | ', flush=True)
     return row
@@ -250,7 +324,7 @@ def table_rows() -> dict[str, list[str]]:
 
 def write(rows: Mapping[str, list[str]]) -> None:
     """Write the table with the rows of all configs that have one."""
-    known = [rows[path.stem] for path in CONFIGS if path.stem in rows]
+    known = [rows[path.stem] for path in ALL_CONFIGS if path.stem in rows]
     lines = [HEAD, ['---'] + ['---:'] * 4, *known]
     text = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
     environment = f'torch {torch.__version__}, fp32, {processor()}'
@@ -260,12 +334,22 @@ def write(rows: Mapping[str, list[str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('names', nargs='*', metavar='NAME', help='part of the name of configs')
-    names = parser.parse_args().names
-    for path in CONFIGS:
-        if not names or any(name in path.stem for name in names):
-            rows = table_rows()
-            rows[path.stem] = measure(path)
-            write(rows)
+    for option in CLONES.values():
+        parser.add_argument(f'--{option}', type=Path, help='folder of a clone, see above')
+    args = parser.parse_args()
+    if args.projects:
+        sys.path.insert(0, str(args.projects.resolve().parent))
+    for path in ALL_CONFIGS:
+        if args.names and not any(name in path.stem for name in args.names):
+            continue
+        option = CLONES.get(clone_of(path))
+        folder = getattr(args, option) if option else None
+        if option and folder is None:
+            print(f'{path.stem}: not measured without --{option}')
+            continue
+        rows = table_rows()
+        rows[path.stem] = measure(path, folder)
+        write(rows)
 
 
 if __name__ == '__main__':

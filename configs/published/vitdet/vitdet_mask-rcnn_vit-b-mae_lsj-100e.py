@@ -24,9 +24,22 @@ model = dict(
         bbox_head=dict(type='Shared4Conv1FCBBoxHead', norm_cfg=norm), mask_head=dict(norm_cfg=norm)
     ),
 )
-# Test images are padded with grey to a square before they are normalised.
+# Test images are padded with grey to a square before they are normalised. Boxes are clipped at the
+# image, not at the square: mmdet fails to paste the mask of a box beside the image on a CPU.
+store = dict(
+    type='KeyMapper',
+    transforms=[],
+    mapping=dict(size='img_shape'),
+    remapping=dict(size='unpadded_shape'),
+)
+restore = dict(
+    type='KeyMapper',
+    transforms=[],
+    mapping=dict(size='unpadded_shape'),
+    remapping=dict(size='img_shape'),
+)
 pad = dict(type='Pad', size=(1024, 1024), pad_val=dict(img=(114, 114, 114)))
 test_pipeline = _base_.test_pipeline
-test_pipeline.insert(2, pad)
+test_pipeline[2:2] = [store, pad, restore]
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
