@@ -182,13 +182,28 @@ class ToolboxPredictor(FromCheckpoint):
             self.model.postprocess_result = _crop_logits
         meta = load_weights(self.model, file, classes=classes)
         metainfo = config.test_dataloader.dataset.get('metainfo')
-        if str(checkpoint) in published_weights() and not classes_of(meta):
+        named = classes_of(meta) or classes_of(metainfo) or classes
+        if not named and self._is_of_data_set(str(checkpoint), config):
             metainfo = dataset_metainfo(config)
-        self.classes: Sequence[str] | None = classes_of(meta) or classes_of(metainfo) or classes
+            named = classes_of(metainfo)
+        self.classes: Sequence[str] | None = named
         with naming_file(file):
             self.palette: Sequence[Sequence[int]] | None = _palette_of(meta, metainfo)
         if self.dtype != 'float32':
             reduce_precision(self.model, getattr(torch, self.dtype))
+
+    def _is_of_data_set(self, checkpoint: str, config: Config) -> bool:
+        """Whether weights without names have the classes of the data set in the config.
+
+        Those of a published model have. So have ImageNet's 1,000, whose order is the same in all
+        packages, and which files of timm and transformers do not name.
+        """
+        if checkpoint in published_weights():
+            return True
+        if self.task != 'classification':
+            return False
+        names = classes_of(dataset_metainfo(config)) or ()
+        return len(names) == getattr(self.model.head, 'num_classes', None) == 1000
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
         """See :class:`Predictor`."""

@@ -33,6 +33,7 @@ from tiny import only
 from cpvt import command_line
 from cpvt_backbones import weights
 from cpvt_backbones.checkpoints import load_weights, read_checkpoint
+from cpvt_backbones.inference import ToolboxPredictor
 from cpvt_backbones.toolboxes import dataset_metainfo, read_config
 
 BOUND = 1e-5
@@ -207,6 +208,17 @@ def test_vitdet_pads_to_a_square_and_keeps_the_size_of_the_image():
     assert found['inputs'].shape == (3, 1024, 1024)
     assert (found['inputs'][:, 768:] == 114).all() and (found['inputs'][:, 767] != 114).any()
     assert found['data_samples'].img_shape == (768, 1024)
+
+
+@pytest.mark.parametrize(('number', 'first'), [(1000, 'tench, Tinca tinca'), (999, None)])
+def test_a_classifier_without_names_has_those_of_imagenet(number, first, tmp_path):
+    """If it has 1,000 classes: files of timm and transformers store no names."""
+    case = NAMED['classification']
+    cfg = read_config(FOLDER / f'{case.name}.py')
+    cfg.merge_from_dict(in_model({**case.ours, **case.both, 'head.num_classes': number}))
+    torch.save(build(cfg).state_dict(), tmp_path / 'model.pth')
+    predictor = ToolboxPredictor(cfg=cfg, checkpoint=tmp_path / 'model.pth', device='cpu')
+    assert (predictor.classes or [None])[0] == first
 
 
 @pytest.mark.slow
