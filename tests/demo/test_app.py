@@ -1,5 +1,6 @@
 """The page without a browser: what it shows, and what its server refuses."""
 
+import hashlib
 import http.client
 import io
 import json
@@ -13,9 +14,11 @@ from urllib.parse import quote
 import app as demo_app
 import numpy as np
 import pytest
+import torch
 from example_images import CLASSIFIER, DETECTOR, examples
 from PIL import Image
 
+from cpvt_backbones import weights
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 from cpvt_backbones.weights import shipped_weights
@@ -23,7 +26,9 @@ from cpvt_backbones.weights import shipped_weights
 pytestmark = pytest.mark.full
 
 gradio = pytest.importorskip('gradio', reason="the page needs gradio: pip install '.[app]'")
+get_model = pytest.importorskip('mmpretrain').get_model
 ROOT = Path(__file__).parents[2]
+STREET_SIGN = 919  # of ImageNet's classes
 
 
 @pytest.fixture(scope='module')
@@ -205,6 +210,28 @@ def ask_result(app, place=None, value=None):
         data[place] = value
     number = next(i for i, fn in app.page.blocks.fns.items() if fn.name == 'run')
     return call(app, number, *data)
+
+
+def test_a_published_model_in_the_cache_answers(app, tmp_path, monkeypatch):
+    """A file of mmpretrain, random but for a bias, with its hash in the name and no class names."""
+    peer = get_model('deit-tiny_4xb256_in1k', device='cpu')
+    peer.head.layers.head.bias.data[STREET_SIGN] += 50
+    content = io.BytesIO()
+    torch.save(dict(state_dict=peer.state_dict(), meta={}), content)
+    name = f'tiny-{hashlib.sha256(content.getvalue()).hexdigest()[:8]}.pth'
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    (tmp_path / 'checkpoints').mkdir()
+    (tmp_path / 'checkpoints' / name).write_bytes(content.getvalue())
+    index = dict(weights._entries())
+    index['deit_tiny-imagenet'] |= dict(address=f'https://example.com/{name}')
+    monkeypatch.setattr(weights, '_entries', lambda: [*index.items()])
+    assert 'deit_tiny-imagenet' in [value for _, value in app.page.name.choices]
+    answer = ask_result(app, 1, 'deit_tiny-imagenet')
+    assert answer['success'], answer
+    shown = json.dumps(answer['output'])
+    assert (
+        '<img src=' in shown and 'street sign 100%' in shown and '| street sign | 100.0% |' in shown
+    )
 
 
 def test_numbers_and_names_of_requests_are_bounded(app):
