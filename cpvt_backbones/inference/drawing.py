@@ -82,7 +82,8 @@ def make_preview(image: Any) -> np.ndarray:
     pixels = image[:height, :width]
     if channels < 3:
         return np.repeat(pixels[..., :1], 3, axis=2)
-    return pixels[..., ::-1].copy() if channels == 3 else pixels[..., :3].copy()
+    # OpenCV copies the channels many times faster than NumPy.
+    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if channels == 3 else pixels[..., :3].copy()
 
 
 def draw_prediction(

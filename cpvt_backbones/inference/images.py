@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
@@ -405,7 +406,8 @@ def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
             rgba = np.asarray(band.convert('RGBA'))
             result[top : top + rows] = blend_on_white(rgba[..., 2::-1], rgba[..., 3:])
         else:
-            result[top : top + rows] = np.asarray(band.convert('RGB'))[..., ::-1]
+            rgb = np.asarray(band.convert('RGB'))
+            result[top : top + rows] = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
     return result
 
 

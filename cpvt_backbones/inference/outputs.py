@@ -16,7 +16,6 @@ from typing import Any
 import cv2
 import numpy as np
 from mmengine.logging import print_log
-from PIL import Image
 
 from cpvt_backbones.checkpoints import atomic_write, flush_to_disk, parse_json
 from cpvt_backbones.checks import is_int, is_number
@@ -180,12 +179,14 @@ def write_outputs(folder: Path, name: str, result: Result) -> dict[str, Any]:
         os.replace(seg_map, folder / outputs[-1])
     elif seg_map is not None:
         outputs.append(f'pred/{name}.png')
-        _save(seg_map, folder / outputs[-1], 'PNG', compress_level=1)
+        _save(seg_map, folder / outputs[-1], cv2.IMWRITE_PNG_COMPRESSION, 1)
     if seg_map is not None:
         prediction['seg_map'] = outputs[-1]
     if result.picture is not None:
         outputs.append(f'vis/{name}.jpg')
-        _save(result.picture, folder / outputs[-1], 'JPEG', quality=95, subsampling=0)
+        bgr = cv2.cvtColor(result.picture, cv2.COLOR_RGB2BGR)
+        sampling = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444
+        _save(bgr, folder / outputs[-1], cv2.IMWRITE_JPEG_QUALITY, 95, *sampling)
     return dict(
         stamp=result.stamp,
         name=name,
@@ -197,12 +198,13 @@ def write_outputs(folder: Path, name: str, result: Result) -> dict[str, Any]:
     )
 
 
-def _save(pixels: Any, path: Path, kind: str, **options: Any) -> None:
+def _save(pixels: np.ndarray, path: Path, *options: int) -> None:
+    """Write an image in the format of the path's suffix; ``options`` are OpenCV's."""
+    # By OpenCV, because Pillow stops Python's other threads, and the model's, while it encodes.
     # Encoded in memory: a full disk would cut a JPEG short.
-    encoded = io.BytesIO()
-    Image.fromarray(pixels).save(encoded, kind, **options)
+    _, encoded = cv2.imencode(path.suffix, pixels, options)
     with atomic_write(path) as file:
-        file.write(encoded.getbuffer())
+        file.write(encoded.data)
 
 
 def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
