@@ -205,7 +205,7 @@ def _ink(shade: Colour) -> Colour:
     return (0, 0, 0) if luma > 127 else (255, 255, 255)
 
 
-def label_font(size: int) -> ImageFont.FreeTypeFont:
+def label_font(size: float) -> ImageFont.FreeTypeFont:
     """DejaVu Sans at a size in px: Latin with accents, Greek, Cyrillic; see :func:`can_draw`."""
     return ImageFont.truetype(_font_file(), size)
 
@@ -230,6 +230,17 @@ def _letters() -> frozenset[int]:
     from matplotlib.ft2font import FT2Font
 
     return frozenset(FT2Font(_font_file()).get_charmap())
+
+
+# Cached: the boxes of a folder have few different labels, and letters are the slowest to draw.
+@functools.lru_cache(maxsize=1024)
+def _write(size: float, text: str, shade: Colour) -> Image.Image:
+    """A text in letters of ``size`` px on a colour."""
+    font = label_font(size)
+    _, _, right, bottom = font.getbbox(text)
+    written = Image.new('RGB', (math.ceil(right) + 1, math.ceil(bottom) + 1), shade)
+    ImageDraw.Draw(written).text((0, 0), text, font=font, fill=_ink(shade))
+    return written
 
 
 class _Canvas:
@@ -258,12 +269,11 @@ class _Canvas:
         font: ImageFont.FreeTypeFont | None = None,
     ) -> None:
         """Write above a box's upper left corner, or inside if there is no room."""
-        font = font or self._font
-        _, _, right, bottom = self._draw.textbbox((0, 0), text, font=font)
+        written = _write((font or self._font).size, text, shade)
+        right, bottom = written.width - 1, written.height - 1
         left = max(0, min(corner[0], self.image.width - right))
         top = corner[1] - bottom if corner[1] >= bottom else max(0, corner[1])
-        self._draw.rectangle((left, top, left + right, top + bottom), fill=shade)
-        self._draw.text((left, top), text, font=font, fill=_ink(shade))
+        self.image.paste(written, (round(left), round(top)))
 
     def add_legend(self, entries: Sequence[tuple[str, Colour]]) -> None:
         """Add a strip below the picture with the names of the first entries, in rows.

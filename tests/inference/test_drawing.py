@@ -53,3 +53,20 @@ def test_no_box_crosses_a_label():
     label = slice(51, 60), slice(20, 40)  # above the first box
     assert len(np.unique(alone[label].reshape(-1, 3), axis=0)) > 2
     np.testing.assert_array_equal(both[label], alone[label])
+
+
+def test_each_label_has_its_own_text_and_colour():
+    predictor = BlockDetector()
+    predictor.palette = [[250, 250, 0], [0, 0, 120]]
+    boxes = np.array([[20, 30, 90, 60], [20, 80, 90, 110], [20, 120, 90, 140], [120, 30, 180, 60]])
+    found = dict(boxes=boxes, labels=[0, 1, 0, 0], classes=['a', 'a', 'b', 'a'])
+    found['scores'] = [0.5] * 4
+    grey = np.full((150, 200, 3), 100, np.uint8)
+    picture = draw_prediction(grey, found, predictor, size=(200, 150))
+    first, other_colour, other_text, same = (
+        picture[box[1] - 8 : box[1] - 1, box[0] + 2 : box[0] + 30] for box in boxes
+    )
+    np.testing.assert_array_equal(same, first)
+    assert {*map(tuple, other_colour.reshape(-1, 3))} >= {(0, 0, 120), (255, 255, 255)}
+    assert {*map(tuple, other_text.reshape(-1, 3))} >= {(250, 250, 0), (0, 0, 0)}
+    assert (other_text != first).any()
