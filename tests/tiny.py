@@ -37,6 +37,7 @@ POSITIONS = {
     'sin_cos': dict(type='SinCos'),
     'relative': dict(type='Relative', clip=3),
     'decomposed': dict(type='DecomposedRelative'),
+    'relative_bias': dict(type='RelativeBias'),
     'learned_and_peg': [dict(type='Learned'), PEG],
     'rope_mixed': dict(type='RoPE', mode='mixed'),
     'rope_dinov3': dict(type='RoPE', mode='dinov3'),
@@ -45,7 +46,7 @@ POSITIONS = {
 
 
 # Encodings that attention with reduced keys refuses.
-NEED_EVERY_KEY = ('relative', 'decomposed')
+NEED_EVERY_KEY = ('relative', 'decomposed', 'relative_bias')
 # As ViTDet and SAM.
 VITDET = dict(
     position=POSITIONS['decomposed'],

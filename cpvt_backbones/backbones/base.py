@@ -17,9 +17,9 @@ from cpvt_backbones import checks
 from cpvt_backbones.errors import InputError, InputTypeError
 from cpvt_backbones.layers import (
     PEG,
-    AxialBias,
     Block,
     LearnedTable,
+    LogitBias,
     PositionEncoding,
     Stage,
 )
@@ -253,7 +253,7 @@ class Backbone(PretrainedModel):
                 )
         return tokens, prefix_tokens, grid
 
-    def _attention_bias(self, stage: int, index: int, query: Tensor, grid: Grid) -> AxialBias:
+    def _attention_bias(self, stage: int, index: int, query: Tensor, grid: Grid) -> LogitBias:
         biases = [
             e.attention_bias(stage, index, query, grid)
             for e in self.position_encodings

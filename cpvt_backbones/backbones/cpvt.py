@@ -54,8 +54,9 @@ class CPVT(Backbone):
         position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
             list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
             (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'Relative'``
-            (:class:`Relative`), ``'DecomposedRelative'`` (:class:`DecomposedRelative`), ``'RoPE'``
-            (:class:`RoPE`). Default: one PEG, after block 0.
+            (:class:`Relative`), ``'DecomposedRelative'`` (:class:`DecomposedRelative`),
+            ``'RelativeBias'`` (:class:`RelativeBias`), ``'RoPE'`` (:class:`RoPE`).
+            Default: one PEG, after block 0.
         with_cls_token: Add a class token. ``False`` is the paper's GAP model.
         with_dist_token: Add a distillation token to the class token (DeiT, arXiv 2012.12877,
             section 4).

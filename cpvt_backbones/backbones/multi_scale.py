@@ -118,9 +118,9 @@ class MultiScaleCPVT(CPVT):
         position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
             list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
             (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'Relative'``
-            (:class:`Relative`), ``'DecomposedRelative'`` (:class:`DecomposedRelative`), ``'RoPE'``
-            (:class:`RoPE`). Default: one PEG after each of blocks 0 to 4, or of all blocks if there
-            are fewer.
+            (:class:`Relative`), ``'DecomposedRelative'`` (:class:`DecomposedRelative`),
+            ``'RelativeBias'`` (:class:`RelativeBias`), ``'RoPE'`` (:class:`RoPE`).
+            Default: one PEG after each of blocks 0 to 4, or of all blocks if there are fewer.
         with_cls_token: Add a class token. It takes part in attention, but no output shows it.
         frozen_stages: Number of blocks to freeze, from the first: 2 freezes blocks 0 and 1. 0
             freezes the patch embedding, and -1 nothing. Integer in [-1, depth], a row of the table.

@@ -104,8 +104,8 @@ class PyramidCPVT(Backbone):
         position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
             list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
             (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'RoPE'`` (:class:`RoPE`).
-            ``'Relative'`` and ``'DecomposedRelative'`` need ``sr_ratios`` of 1. Blocks count from 0
-            in each stage. Default: a PEG after block 0 of every stage. PVT has
+            ``'Relative'``, ``'DecomposedRelative'`` and ``'RelativeBias'`` need ``sr_ratios`` of 1.
+            Blocks count from 0 in each stage. Default: a PEG after block 0 of every stage. PVT has
             ``dict(type='Learned', interpolation='bilinear', antialias=False)``, and PVTv2 ``None``:
             the convolutions of its MLPs encode positions. PVTv2 also needs
             ``norm_after_stage=True``.

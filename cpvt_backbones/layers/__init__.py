@@ -9,7 +9,8 @@ the width of a head.
 | --- | --- |
 | ``Grid`` | (H, W): rows and columns of the patch tokens |
 | ``StageTokens`` | patch tokens (B, N, C), prefix tokens (B, P, C) or ``None``, and a ``Grid`` |
-| ``Bias`` | function of queries (B, heads, N, d) and a ``Grid``; returns an :class:`AxialBias` |
+| ``Bias`` | function of queries (B, heads, N, d) and a ``Grid``; returns a ``LogitBias`` |
+| ``LogitBias`` | an :class:`AxialBias` or an :class:`OffsetBias` |
 | ``Arrange`` | function of a tensor (heads or 1, P + N, d); returns it in windows |
 | ``Rotate`` | function of queries, keys and an ``Arrange`` or ``None``; returns both, rotated |
 """
@@ -26,6 +27,7 @@ from .attention import (
 from .axial_bias import AxialBias
 from .block import MLP, Block, ConvMLP, DropPath, LayerScale
 from .learned_table import LearnedTable
+from .offset_bias import LogitBias, OffsetBias
 from .patch_embed import PatchEmbed
 from .peg import PEG, PEGPosition
 from .position import (
@@ -39,6 +41,7 @@ from .position import (
     build_positions,
     register_position,
 )
+from .relative_bias import RelativeBias
 from .rope import RoPE
 from .tokens import (
     Grid,

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from cpvt_backbones.checks import check_bool, check_int, check_probability
 from cpvt_backbones.errors import InputError
 
-from .axial_bias import AxialBias, is_trained, parts_of, stores_bias
+from .axial_bias import AxialBias, is_trained, stores_bias
 from .blocked_attention import attend_in_blocks, suits_blocks
+from .offset_bias import LogitBias
 from .patch_embed import project_patches
 from .tokens import (
     Grid,
@@ -24,7 +25,7 @@ from .tokens import (
     tokens_to_map,
 )
 
-Bias = Callable[[Tensor, Grid], AxialBias]
+Bias = Callable[[Tensor, Grid], LogitBias]
 """Function of queries (B, heads, N, d) and their grid. It returns the bias on the logits of these N
 tokens.
 """
@@ -73,7 +74,7 @@ def attend(
     value: Tensor,
     *,
     mask: Tensor | None = None,
-    bias: AxialBias | None = None,
+    bias: LogitBias | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Compute softmax(q k^T / sqrt(d) + bias + mask) v.
@@ -101,7 +102,7 @@ def attend_in_steps(
     value: Tensor,
     *,
     mask: Tensor | None,
-    bias: AxialBias | None,
+    bias: LogitBias | None,
     dropout: float,
 ) -> Tensor:
     """:func:`attend` by its formula, without a fused kernel."""
@@ -146,7 +147,7 @@ def attend_with_bias(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    bias: AxialBias,
+    bias: LogitBias,
     *,
     mask: Tensor | None,
     dropout: float,
@@ -154,15 +155,15 @@ def attend_with_bias(
     """:func:`attend` with a bias, which is stored whole only if it is small or the model is
     exported.
     """
-    if not stores_bias(query, key, bias):
+    if isinstance(bias, AxialBias) and not stores_bias(query, key, bias):
         width = value.shape[3]
         query, key = bias.append_to(query, key)
         # The fused kernels want values as wide as queries and keys.
         value = F.pad(value, (0, query.shape[3] - width))
         out = attend_fused(query, key, value, mask=mask, dropout=dropout, scale=width**-0.5)
         return out[..., :width]
-    whole = is_recording() or is_trained(query, key, bias)
-    parts = [] if whole else parts_of(query, bias)
+    whole = is_recording() or is_trained(query, key, *bias.tensors)
+    parts = [] if whole else bias.parts(query)
     if len(parts) < 2:
         return attend_fused(query, key, value, mask=bias.to_mask(mask), dropout=dropout)
     out = torch.empty_like(query)

@@ -37,6 +37,8 @@ class AxialBias:
 
     def __add__(self, other: 'AxialBias') -> 'AxialBias':
         """Add two biases on the same queries and keys."""
+        if not isinstance(other, AxialBias):
+            return NotImplemented
         return AxialBias(self.rows + other.rows, self.columns + other.columns, self.num_prefix)
 
     def with_prefix(self, num_prefix: int, *, queries: bool) -> 'AxialBias':
@@ -81,6 +83,25 @@ class AxialBias:
         return torch.cat((query, parts.to(query.dtype)), dim=3), key
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that a gradient may go to."""
+        return self.rows, self.columns
+
+    def parts(self, query: Tensor) -> list[tuple[slice, slice]]:
+        """Images and queries (B, heads, T, d) that are computed together, so that ``MAX_BIAS``
+        holds.
+        """
+        batch, heads, queries, _ = query.shape
+        keys = self.rows.shape[3] * self.columns.shape[3]
+        images = max(MAX_BIAS // (heads * queries * keys), 1)
+        rows = max(MAX_BIAS // (heads * keys), 1)
+        return [
+            (slice(image, image + images), slice(row, row + rows))
+            for image in range(0, batch, images)
+            for row in range(0, queries, rows)
+        ]
+
+    @property
     def entries(self) -> int:
         """Number of entries of the whole bias."""
         return self.rows.numel() * self.columns.shape[3]
@@ -99,13 +120,12 @@ def stores_bias(query: Tensor, key: Tensor, bias: AxialBias) -> bool:
     channels = query.shape[3] + bias.rows.shape[3] + bias.columns.shape[3]
     if bias.entries <= MAX_BIAS or key.shape[2] <= 3 * channels:
         return True
-    return query.device.type in ('cpu', 'meta') and not is_trained(query, key, bias)
+    return query.device.type in ('cpu', 'meta') and not is_trained(query, key, *bias.tensors)
 
 
-def is_trained(query: Tensor, key: Tensor, bias: AxialBias) -> bool:
-    """``True`` if the backward pass needs what attention computes."""
-    parts = (query, key, bias.rows, bias.columns)
-    return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+def is_trained(*tensors: Tensor) -> bool:
+    """``True`` if the backward pass needs what attention computes of these."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 @contextmanager
@@ -117,21 +137,3 @@ def whole_bias() -> Iterator[None]:
         yield
     finally:
         MAX_BIAS = before
-
-
-def parts_of(query: Tensor, bias: AxialBias) -> list[tuple[slice, slice]]:
-    """Images and queries that are computed together, so that ``MAX_BIAS`` holds.
-
-    Args:
-        query: (B, heads, T, d).
-        bias: Bias on its logits.
-    """
-    batch, heads, queries, _ = query.shape
-    keys = bias.rows.shape[3] * bias.columns.shape[3]
-    images = max(MAX_BIAS // (heads * queries * keys), 1)
-    rows = max(MAX_BIAS // (heads * keys), 1)
-    return [
-        (slice(image, image + images), slice(row, row + rows))
-        for image in range(0, batch, images)
-        for row in range(0, queries, rows)
-    ]

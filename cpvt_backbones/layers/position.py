@@ -24,6 +24,7 @@ from cpvt_backbones.errors import InputError, InputTypeError
 
 from .attention import Arrange
 from .axial_bias import AxialBias
+from .offset_bias import LogitBias
 from .tokens import Grid, is_exporting
 
 StageTokens = tuple[Tensor, Tensor | None, Grid]
@@ -193,7 +194,7 @@ class PositionEncoding(nn.Module):
         """
         return tokens
 
-    def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> AxialBias:
+    def attention_bias(self, stage: int, block: int, query: Tensor, grid: Grid) -> LogitBias:
         """Return the bias on the attention logits of patch tokens.
 
         Args:
@@ -526,7 +527,7 @@ class Relative(PositionEncoding):
         self.clip = clip
         self.layer_ids: list[tuple[int, int]] = []
         for s, stage in enumerate(stages):
-            _check_all_keys('Relative', s, stage)
+            check_all_keys('Relative', s, stage)
             for block in range(stage.used):
                 tables = {
                     axis: torch.empty(2 * clip + 1, stage.head_dim) for axis in ('row', 'column')
@@ -599,7 +600,7 @@ class DecomposedRelative(PositionEncoding):
         self.layer_ids: list[tuple[int, int]] = []
         self.sides: list[Grid | None] = []  # of a block with windows, else None
         for s, stage in enumerate(stages):
-            _check_all_keys('DecomposedRelative', s, stage)
+            check_all_keys('DecomposedRelative', s, stage)
             for block in range(stage.used):
                 side = None
                 if stage.window_size is not None and stage.is_windowed(block):
@@ -659,7 +660,8 @@ def axial_products(
     return by_row.flatten(2, 3), by_column.flatten(2, 3)
 
 
-def _check_all_keys(name: str, index: int, stage: Stage) -> None:
+def check_all_keys(name: str, index: int, stage: Stage) -> None:
+    """Refuse a stage whose attention reduces its keys."""
     if stage.sr_ratio > 1:
         where = f'where attention reduces its keys spatially, got it for stage {index}'
         raise InputError(f'position type must not be {name!r} {where}')

@@ -62,6 +62,7 @@ EXAMPLES = {
         'build_positions',
         'register_position',
     ],
+    'layers.relative_bias': ['RelativeBias'],
     'layers.rope': ['RoPE'],
     'layers.tokens': ['map_to_tokens', 'tokens_to_map'],
     'toolboxes': ['read_config'],

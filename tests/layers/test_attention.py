@@ -1,5 +1,7 @@
 """Attention: fused against plain, windows and spatial reduction against their definitions."""
 
+import functools
+
 import pytest
 import torch
 from attention_formula import attention_by_formula
@@ -12,6 +14,7 @@ from cpvt_backbones.layers import (
     Attention,
     AxialBias,
     Relative,
+    RelativeBias,
     SpatialReductionAttention,
     Stage,
     WindowAttention,
@@ -57,18 +60,46 @@ def relative():
     return bias
 
 
+def offsets():
+    """The bias of a table with entries for prefix tokens."""
+    stage = Stage(dim=DIM, depth=1, used=1, head_dim=DIM // HEADS, grid=(4, 4), num_prefix=1)
+    encoding = RelativeBias([stage])
+    torch.nn.init.normal_(encoding.get_parameter('0'))
+    return functools.partial(encoding.attention_bias, 0, 0)
+
+
+def both():
+    axial, table = relative(), offsets()
+    return lambda query, grid: axial(query, grid) + table(query, grid)
+
+
+BIASES = {'bias': relative, 'offsets': offsets, 'both': both}
+
+
 # Grids that three divides in both sides, one and none; grids that a window covers; one token.
 @pytest.mark.parametrize('grid', [(6, 6), (7, 5), (2, 9), (1, 1)])
 @pytest.mark.parametrize('num_prefix', [0, 1])
 @pytest.mark.parametrize('other_qk', [False, True])
-@pytest.mark.parametrize('kind', ['global', 'global+bias', 'window', 'window+bias', 'reduction'])
+@pytest.mark.parametrize(
+    'kind',
+    [
+        'global',
+        'global+bias',
+        'global+offsets',
+        'global+both',
+        'window',
+        'window+bias',
+        'window+both',
+        'reduction',
+    ],
+)
 def test_fused_attention_is_that_in_steps(kind, grid, num_prefix, other_qk, monkeypatch):
     kind, _, biased = kind.partition('+')
     attn = make(kind)
     x = torch.randn(2, num_prefix + grid[0] * grid[1], DIM, requires_grad=True)
     qk = torch.randn_like(x) if other_qk else None
     weights = torch.randn_like(x)
-    bias = relative() if biased else None
+    bias = BIASES[biased]() if biased else None
 
     def run():
         out = attn(x, grid, num_prefix=num_prefix, qk=qk, bias=bias)
@@ -88,12 +119,13 @@ def test_fused_attention_is_that_in_steps(kind, grid, num_prefix, other_qk, monk
 # The limit of entries that are stored: all at once, an image and three queries at a time, none.
 @pytest.mark.parametrize('grid', [(6, 6), (7, 9)])
 @pytest.mark.parametrize('num_prefix', [0, 2])
+@pytest.mark.parametrize('biased', BIASES)
 @pytest.mark.parametrize('kind', ['global', 'window', 'window with padding'])
-def test_a_bias_is_the_same_however_it_is_computed(kind, num_prefix, grid, monkeypatch):
+def test_a_bias_is_the_same_however_it_is_computed(kind, biased, num_prefix, grid, monkeypatch):
     kind, _, padded = kind.partition(' ')
     attn = make(kind, mask_padding=False) if padded else make(kind)
     x = torch.randn(3, num_prefix + grid[0] * grid[1], DIM, requires_grad=True)
-    bias = relative()
+    bias = BIASES[biased]()
 
     def run(limit, *, stored=True):
         monkeypatch.setattr(axial_bias, 'MAX_BIAS', limit)

@@ -20,6 +20,7 @@ from cpvt_backbones.layers import (
     LearnedTable,
     PositionEncoding,
     Relative,
+    RelativeBias,
     SinCos,
     Stage,
     WindowAttention,
@@ -229,7 +230,7 @@ def test_relative_in_attention(window, num_prefix):
     assert max_difference(got, attn(x, **options)) > 1e-3
 
 
-@pytest.mark.parametrize('kind', ['Relative', 'DecomposedRelative'])
+@pytest.mark.parametrize('kind', ['Relative', 'DecomposedRelative', 'RelativeBias'])
 def test_relative_runs_in_a_pyramid_that_reduces_no_keys_and_is_refused_in_one_that_does(kind):
     arch = {**PYRAMID, 'sr_ratios': (1, 1, 1, 1)}
     assert len(pyramid(arch=arch, position=dict(type=kind))(torch.randn(1, 3, 40, 30))) == 4
@@ -324,6 +325,57 @@ def test_decomposed_in_windows_and_beside_them(grid, num_prefix, masked):
         assert max_difference(got, wanted) < 1e-10
 
 
+# -- a number for each offset
+# --------------------------------------------------------------------------------------------------
+
+
+def naive_offsets(table, side, grid, num_prefix):
+    """(heads, P + N, P + N): the entry of each pair in a table (offsets + 3, heads) of a side."""
+    by_offset = table[:-3].unflatten(0, [2 * length - 1 for length in side])
+    count = num_prefix + grid[0] * grid[1]
+    out = table.new_zeros(table.shape[1], count, count)
+    for i in range(count):
+        for j in range(count):
+            query, key = i - num_prefix, j - num_prefix
+            dy, dx = query // grid[1] - key // grid[1], query % grid[1] - key % grid[1]
+            if query < 0 or key < 0:
+                entry = table[-1 if query < 0 and key < 0 else -3 if query < 0 else -2]
+            else:
+                entry = by_offset[dy + side[0] - 1, dx + side[1] - 1]
+            out[:, i, j] = entry
+    return out
+
+
+@pytest.mark.parametrize('num_prefix', [0, 1, 2])
+@pytest.mark.parametrize('grid', [(4, 3), (1, 1), (7, 2), (2, 5)])
+def test_a_relative_bias_follows_the_formula_and_is_resized(grid, num_prefix):
+    encoding = RelativeBias([stage(num_prefix=num_prefix)], grid=(4, 3)).double()
+    query = torch.randn(2, 2, grid[0] * grid[1], 4, dtype=torch.float64)
+    for block, table in enumerate(encoding.parameters()):
+        assert table.shape == (7 * 5 + 3 * bool(num_prefix), 2) and not table.any()
+        torch.nn.init.normal_(table)
+        rows = naive_resize(table[:35].unflatten(0, (7, 5)), grid[0])
+        both = naive_resize(rows.transpose(0, 1), grid[1]).transpose(0, 1).flatten(0, 1)
+        extra = table[35:] if num_prefix else table.new_zeros(3, 2)
+        wanted = naive_offsets(torch.cat((both, extra)), grid, grid, num_prefix)
+        bias = encoding.attention_bias(0, block, query, grid)
+        found = bias.with_prefix(num_prefix, queries=True).to_mask()
+        assert max_difference(found[0], wanted) < 1e-12
+
+
+@pytest.mark.parametrize('grid', [(3, 3), (2, 3), (1, 2)])
+def test_a_relative_bias_of_windows_is_not_resized(grid):
+    """A part of a window uses the middle of the table, and prefix keys have no bias."""
+    windows = stage(window_size=3, num_prefix=1, global_blocks=(0,))
+    encoding = RelativeBias([windows]).double()
+    table = torch.nn.init.normal_(encoding.get_parameter('1'))
+    assert encoding.get_parameter('0').shape == (7 * 7 + 3, 2) and table.shape == (25, 2)
+    query = torch.randn(2, 2, grid[0] * grid[1], 4, dtype=torch.float64)
+    found = encoding.attention_bias(0, 1, query, grid).with_prefix(1, queries=False).to_mask()
+    wanted = naive_offsets(torch.cat((table, table.new_zeros(3, 2))), (3, 3), grid, 1)
+    assert max_difference(found[0], wanted[:, 1:]) == 0
+
+
 # -- combinations
 # --------------------------------------------------------------------------------------------------
 
@@ -336,12 +388,14 @@ def test_each_encoding_of_a_list_acts_two_of_one_type_too():
         dict(type='Relative'),
         dict(type='Relative', clip=2),
         dict(type='DecomposedRelative'),
+        dict(type='RelativeBias'),
+        dict(type='RelativeBias', grid=3),
     ]
     model, images = randomise(column(position=position)).eval(), torch.randn(1, 3, 50, 70)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     with torch.no_grad():
         full = model(images)[0]
-        for name in ('pos_embed', 'pos_block', 'pos_block_2', 'rel_pos', 'rel_pos_2', 'rel_pos_hw'):
+        for name in model._position_names:
             for parameter in getattr(model, name).parameters():
                 parameter.zero_()
             assert max_difference(model(images)[0], full) > 1e-6, f'{name} has no effect'

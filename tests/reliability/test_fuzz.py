@@ -16,7 +16,7 @@ from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 NOTHING: tuple[Any, ...] = (None, True, False, '', (), {}, b'x', object)
 NUMBERS: tuple[Any, ...] = (0, -1, 2, 7, 500, 1.5, 0.0, -0.5, math.nan, math.inf)
 ODD = (*NOTHING, *NUMBERS, 'last', (0,), [1, 1], {'a': 1})
-ENCODINGS = ('PEG', 'Learned', 'SinCos', 'Relative', 'DecomposedRelative', 'RoPE')
+ENCODINGS = ('PEG', 'Learned', 'SinCos', 'Relative', 'DecomposedRelative', 'RelativeBias', 'RoPE')
 # Names of arguments, one of which a clear refusal contains.
 ARGUMENTS = (
     'arch embed_dims depth depths num_heads mlp_ratio sr_ratios images img_size out_indices '
@@ -46,7 +46,7 @@ def some_position(rng: random.Random) -> Any:
         spec |= dict(temperature=rng.choice([100.0, 10000.0]))
     elif spec['type'] == 'Relative':
         spec |= dict(clip=rng.choice([1, 4]))
-    elif spec['type'] == 'DecomposedRelative':
+    elif spec['type'] in ('DecomposedRelative', 'RelativeBias'):
         spec |= dict(grid=rng.choice([None, 3, (2, 5)]))
     elif spec['type'] == 'RoPE':
         spec |= dict(mode=rng.choice(['axial', 'mixed', 'dinov3', 'eva', 'pe']))

@@ -4,6 +4,7 @@ Some arguments leave no trace in weights. Where one usual value is known, it is 
 where there is none, the user has to pass the argument.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -203,13 +204,10 @@ def _read_position(
         position.append(dict(type='Learned', **_table_options(weights, family)))
         result.table_entries = _shape(weights, 'pos_embed.0', 3)[1]
         _read_grid(weights, result, result.table_entries)
-    if 'rel_pos.0.row' in weights:
-        position.append(dict(type='Relative', clip=weights['rel_pos.0.row'].shape[0] // 2))
+    position += _relative(weights, result)
     rope = 'pe' if _is_pe_core(weights) else rope
     if rope:
         position.append(_rotation(rope, result.arguments))
-    if 'rel_pos_hw.0.h' in weights:
-        position.append(dict(type='DecomposedRelative'))
     if 'rope.freqs.0' in weights:
         position.append(dict(type='RoPE', mode='mixed'))
     elif 'rope_embed.periods' in weights:  # Meta's DINOv3
@@ -227,6 +225,24 @@ def _read_position(
             'position',
             "None, or what has no weights: dict(type='SinCos'), dict(type='RoPE', mode='dinov3')",
         )
+
+
+def _relative(weights: Weights, result: Architecture) -> list[dict[str, Any]]:
+    """Relative positions; a bias by offset is for a square of tokens."""
+    position: list[dict[str, Any]] = []
+    if 'rel_pos.0.row' in weights:
+        position.append(dict(type='Relative', clip=weights['rel_pos.0.row'].shape[0] // 2))
+    if 'rel_pos_hw.0.h' in weights:
+        position.append(dict(type='DecomposedRelative'))
+    if 'rel_pos_bias.0' not in weights:
+        return position
+    entries = _shape(weights, 'rel_pos_bias.0', 2)[0]
+    entries -= 3 if prefix_tokens(weights) else 0
+    offsets = math.isqrt(max(entries, 0))
+    if offsets * offsets == entries and offsets % 2:
+        return [*position, dict(type='RelativeBias', grid=(offsets + 1) // 2)]
+    result.unclear['position'] = "dict(type='RelativeBias', grid=(height, width)), in tokens"
+    return position
 
 
 def _table_options(weights: Weights, family: Family) -> Mapping[str, Any]:
@@ -332,6 +348,9 @@ def _read_grid(weights: Weights, result: Architecture, entries: int) -> None:
 
 def _heads_in_position(weights: Weights, dim: int) -> int | None:
     """Number of heads where the weights of a position encoding show it."""
+    bias = weights.get('rel_pos_bias.0')
+    if bias is not None and bias.dim() == 2:  # (offsets, heads)
+        return bias.shape[1]
     frequencies = weights.get('rope.freqs.0')
     if frequencies is not None and frequencies.dim() == 3:  # (2, heads, d / 2)
         return frequencies.shape[1]

@@ -50,6 +50,7 @@ TABLE_AND_PEG_RULES: tuple[Rule, ...] = (
     (r'^pos_block\.(\d+)\.(?:proj|pos)\.(weight|bias)$', r'pos_block.\1.proj.0.\2'),
     (r'^pos_block\.(\d+)\.pos\.', r'pos_block.\1.proj.'),
     (r'^blocks\.(\d+)\.attn\.rel_pos_([hw])$', r'rel_pos_hw.\1.\2'),
+    (r'^blocks\.(\d+)\.attn\.relative_position_bias_table$', r'rel_pos_bias.\1'),
 )
 
 
@@ -108,6 +109,7 @@ _OPENMMLAB_VIT: tuple[Rule, ...] = (
     (r'\.ln([12])\.', r'.norm\1.'),
     (r'\.attn\.gamma1\.weight$', '.ls1.gamma'),
     (r'\.ffn\.gamma2\.weight$', '.ls2.gamma'),
+    (r'\.gamma_([12])$', r'.ls\1.gamma'),  # BEiT, mmseg's MAE
     *_TORCH_ATTENTION,
     *_FFN,
 )
@@ -146,6 +148,8 @@ _TRANSFORMERS: tuple[Rule, ...] = (
     (r'\.(output\.dense|mlp\.down_proj|mlp\.weights_out)\.', '.mlp.fc2.'),
     (r'\.mlp\.gate_proj\.', '.mlp.fc1_g.'),
     (r'\.layer_scale([12])\.lambda1$', r'.ls\1.gamma'),
+    (r'\.lambda_([12])$', r'.ls\1.gamma'),  # BEiT
+    (r'(\.attention\.attention)?\.relative_position_bias\.', '.attn.'),
 )
 _TRANSFORMERS_VITDET: tuple[Rule, ...] = (
     (r'^embeddings\.position_embeddings$', 'pos_embed'),

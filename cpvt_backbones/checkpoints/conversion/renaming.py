@@ -79,7 +79,8 @@ def hidden_rotation(parts: Parts) -> str:
         (arXiv 2504.13181); ``'axial'`` for those of Meta's DeiT-III, which timm's ``rope_ape``
         models have too; ``''`` for other keys.
     """
-    if 'pos_embed.0' not in parts or any(name.startswith('rope') for name in parts):
+    shown = ('rope', 'rel_pos_bias')
+    if 'pos_embed.0' not in parts or any(name.startswith(shown) for name in parts):
         return ''
     if 'norm_pre.weight' in parts and 'norm.weight' not in parts:
         return 'pe'

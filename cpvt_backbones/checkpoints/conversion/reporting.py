@@ -28,6 +28,7 @@ _HARMLESS = {
     r'mask_token$': Reason.PRETRAINING,
     r'rope(_embed)?\.periods$': Reason.COMPUTED,
     r'pyramid\.': Reason.PYRAMID,
+    r'blocks\.\d+\.attn\.relative_position_index$': Reason.COMPUTED,
 }
 _REFUSED = {
     r'norm_pre\.': (
@@ -44,11 +45,15 @@ _REFUSED = {
         "relative positions of ViTDet and SAM: the model needs dict(type='DecomposedRelative') in"
         ' position'
     ),
+    r'rel_pos_bias\.\d+$': (
+        "a relative position bias of BEiT and Swin: the model needs dict(type='RelativeBias') in"
+        ' position'
+    ),
     r'blocks\.\d+\.residual\.': (
         'a convolutional block after the MLP (ViTDet), which CPVT does not have'
     ),
     r'.*(relative_position|rel_pos\.(?!\d+\.(row|column)$))': (
-        'a relative position bias in attention, which is none of position='
+        'a relative position bias that all blocks share, or of another model: none of position='
     ),
     r'.*\.ls[12]\.gamma$': 'layer scale: build the model with layer_scale_init=1.0',
     r'.*\.[qk]_norm\.': 'it normalises queries and keys, and CPVT does not',
@@ -161,7 +166,7 @@ def _reason_to_lack(key: str, model: nn.Module, patterns: Iterable[str]) -> str:
 def _notes(source: Recognised, parts: Parts, model: nn.Module) -> list[str]:
     """What the keys leave open, or what this model computes otherwise than the source."""
     notes = []
-    encoded = rf'{PEG}|pos_embed\.|rel_pos(_hw)?\.|rope\.freqs'
+    encoded = rf'{PEG}|pos_embed\.|rel_pos(_hw|_bias)?\.|rope\.freqs'
     if not any(re.match(encoded, key) or _is_of_encoding(key, model) for key in parts):
         notes.append(
             'the source has no parameters of position: it encodes none, or encodes it by a formula'
@@ -203,6 +208,13 @@ def _other_windows(parts: Parts, wanted: Mapping[str, Tensor]) -> dict[str, str]
     """Relative positions of blocks with other windows, or for another grid, and the reason."""
     refused = {}
     for key, part in parts.items():
+        if key.startswith('rel_pos_bias.') and key in wanted:
+            shapes = tuple(part.value.shape), tuple(wanted[key].shape)
+            if shapes[0] != shapes[1]:
+                refused[part.keys[0]] = (
+                    f'the table is {shapes[0]}, offsets and heads, that of the model {shapes[1]}:'
+                    ' the grid of RelativeBias is that of the weights, at any img_size'
+                )
         if not key.startswith('rel_pos_hw.') or key not in wanted or part.value.dim() != 2:
             continue
         theirs = (len(part.value) + 1) // 2
@@ -250,7 +262,7 @@ def _left_over(key: str, wanted: Iterable[str], model: nn.Module) -> Reason | st
     """Why the model lacks a key: a ``Reason`` to drop it, or text that refuses the checkpoint."""
     part = re.match(r'(blocks\.\d+(\.\d+)?|patch_embed|patch_embeds\.\d+)\.', key)
     start = part[0] if part else ''
-    table = re.match(r'rel_pos_hw\.(\d+)\.', key)
+    table = re.match(r'rel_pos_(?:hw|bias)\.(\d+)', key)
     if table and 'patch_embed.proj.weight' in wanted:  # of a column, whose blocks it counts
         start = f'blocks.{table[1]}.'
     if start and not any(name.startswith(start) for name in wanted):
