@@ -163,13 +163,16 @@ def differences_of_models() -> dict[str, str]:
 def table(rows: Iterable[dict[str, str]]) -> str:
     """The rows in few words; the licence is left out where it is Apache-2.0."""
     lines = [
-        '| name | family or task | parameters, M | differs by | published score, other licence |',
-        '| --- | --- | ---: | ---: | --- |',
+        '| name | family or task | parameters, M | GMACs | ms | differs by | published score, other'
+        ' licence |',
+        '| --- | --- | ---: | ---: | ---: | ---: | --- |',
     ]
     for row in rows:
         licence = '' if row['licence'] == 'apache-2.0' else row['licence']
         note = ', '.join(filter(None, (row['score'], licence)))
-        cells = (f'`{row["name"]}`', row['family'], row['parameters'], row['differs'], note)
+        gmacs, _, _ = row.get('gmacs', '').partition(' at ')
+        price = (row['parameters'], gmacs, row.get('ms', ''))
+        cells = (f'`{row["name"]}`', row['family'], *price, row['differs'], note)
         lines.append(f'| {" | ".join(cells)} |')
     return '\n'.join(lines)
 
