@@ -14,7 +14,13 @@ from .conversion.architecture import Architecture
 from .conversion.exporting import TARGETS, export_state_dict
 from .conversion.families import SOURCES
 from .conversion.public import public_backbone
-from .described import named_backbone, recognise_backbone, stored_config, trained_model
+from .described import (
+    named_backbone,
+    recognise_backbone,
+    stored_config,
+    stored_value,
+    trained_model,
+)
 from .loading import convert_state_dict, load_checkpoint, naming_file
 from .mmengine_loader import check_loaded
 from .reading.finding import (

@@ -95,28 +95,33 @@ def stored_config(checkpoint: str | PathLike[str]) -> dict[str, Any]:
     return read_json(file) if file.is_file() else {}
 
 
+def stored_value(checkpoint: str | PathLike[str], name: str) -> Any:
+    """A variable of the config in a training's checkpoint, parsed as a literal; nothing is run.
+
+    ``None`` if the checkpoint has no config, or the config no such literal.
+    """
+    try:
+        lines = ast.parse(stored_source(locate_checkpoint(checkpoint))).body
+        values = [
+            _literal(line.value)
+            for line in lines
+            if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name
+        ]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return values[-1] if values else None
+
+
 def trained_model(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
     """The model in the config of a training's checkpoint, with its backbone.
-
-    The config is parsed as literals, and nothing in it is run.
 
     Returns:
         A config, ``dict(type=..., backbone=dict(type=..., ...))``; ``None`` if the checkpoint has
         none.
     """
-    try:
-        lines = ast.parse(stored_source(locate_checkpoint(checkpoint))).body
-        models = [
-            _literal(line.value)
-            for line in lines
-            if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == 'model'
-        ]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    if not models or not isinstance(models[-1], dict):
-        return None
-    backbone = models[-1].get('backbone')
-    return models[-1] if isinstance(backbone, dict) and 'type' in backbone else None
+    model = stored_value(checkpoint, 'model')
+    backbone = model.get('backbone') if isinstance(model, dict) else None
+    return model if isinstance(backbone, dict) and 'type' in backbone else None
 
 
 def _literal(node: ast.expr) -> Any:

@@ -23,7 +23,7 @@ from .decide.settings import (
     object_settings,
 )
 from .decide.weights import read_backbone
-from .decide.whole import config_for, read_model
+from .decide.whole import find_published, read_model
 from .read.coco import note_unlisted, read_coco, read_predictions, report_left_out
 from .read.folders import read_folders
 from .read.images import any_size, choose_range, mean_and_std
@@ -47,6 +47,10 @@ from .write.data import (
 from .write.sheet import write_sheet
 
 SHOWN = 10  # classes
+GOES_ON = (
+    'the training goes on with the whole model of the weights: classes of the same name keep what'
+    ' they learned, and the anchors stay'
+)
 # The task of each form.
 TASKS = dict(
     coco='detector',
@@ -71,8 +75,9 @@ class Request:
         limits: Values that become 0 and 255, of images of more than 8 bits.
         bands: Bands of the files, from 1, that are the channels of the model.
         added: Output folder of a prediction, whose objects are trained on, too.
-        weights: Name of a published model of the task, taken as a whole; file or name of weights
-            for the backbone; ``'none'``; or ``None`` for shipped ones.
+        weights: Name of a published model of the task, or the checkpoint of a training from one,
+            taken as a whole; file or name of weights for the backbone; ``'none'``; or ``None`` for
+            shipped ones.
         length: Iterations, of a classifier epochs; ``None`` for a length by the data.
         side: Longer side of the images in training, px; ``None`` for one by the data.
         decode: Decode every image; else only headers are read.
@@ -124,7 +129,7 @@ def make_config(request: Request) -> Settings:
     check_out(request.out)
     refuse_links(request.folder)
     channels = len(request.bands or 'RGB')
-    published = config_for(request.task, request.weights) if channels == 3 else None
+    published = find_published(request.task, request.weights) if channels == 3 else None
     pretrained = None
     if published is None:
         pretrained = read_backbone(request.task, request.weights, in_channels=channels)
@@ -132,7 +137,7 @@ def make_config(request: Request) -> Settings:
         settings, texts = _prepare(request)
     whole = None
     if published is not None:
-        whole = read_model(str(request.weights), published, settings.classes)
+        whole = read_model(published, settings.classes)
     started, weights = start(
         request.task,
         request.weights,
@@ -150,7 +155,10 @@ def make_config(request: Request) -> Settings:
     for origin in (pretrained, whole):
         if origin is not None:
             settings.remarks.append(origin.remark)
-    if whole is not None and request.task == 'detector':
+    anchors = None if published is None else published.anchors
+    if anchors is not None:
+        settings.fields |= anchors
+    elif whole is not None and request.task == 'detector':
         settings.fields['ratios'] = whole.ratios
     if request.length:
         settings.fields['length'] = request.length
@@ -160,10 +168,8 @@ def make_config(request: Request) -> Settings:
     if continued is not None:
         fields, weights = continued
         write_config(request.task, numbers | fields, texts | weights, request.out)
-        settings.remarks.append(
-            'the training goes on with the whole model of the weights: classes of the same name'
-            ' keep what they learned, and the anchors stay'
-        )
+    if continued is not None or anchors is not None:
+        settings.remarks.append(GOES_ON)
     return settings
 
 

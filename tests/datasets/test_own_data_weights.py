@@ -253,6 +253,47 @@ def test_a_training_goes_on_with_its_whole_model(task, neck, call, data, tmp_pat
         assert shapes == {key: value.shape for key, value in weights.items()}
 
 
+@pytest.mark.parametrize(
+    ('task', 'name', 'neck'),
+    [
+        ('detector', 'retinanet_pvt_tiny-coco', 'same'),
+        ('segmentor', 'semantic_fpn_twins_pcpvt_small-ade20k', 'same'),
+        ('segmentor', 'semantic_fpn_twins_pcpvt_small-ade20k', 'other'),
+        ('classifier', 'deit_tiny-imagenet', 'same'),
+        ('classifier', 'deit_tiny-imagenet', 'other'),
+    ],
+)
+def test_a_training_from_a_published_model_goes_on(task, name, neck, call, data, tmp_path, capsys):
+    """Its checkpoint brings the whole model to the next data, if the model is still that one."""
+    pytest.importorskip(TASKS[task])
+    labels = data(task)
+    call('make_config', *labels, '--weights', name, '--out', 'first.py')
+    first = read_config(tmp_path / 'first.py')
+    weights = build_model(first).state_dict()
+    anchors = dict(octave_base_scale=1.5, ratios=[0.25, 3.0, 1.0])
+    if task == 'detector':
+        first.model.bbox_head.anchor_generator.update(anchors)
+    if neck == 'other' and task == 'classifier':
+        first.model.backbone.norm_eps = 1e-5
+    elif neck == 'other':
+        first.model.neck.out_channels = 32
+    checkpoint = tmp_path / 'own.pth'
+    torch.save(dict(state_dict=weights, meta=dict(cfg=first.pretty_text)), checkpoint)
+    capsys.readouterr()
+    call('make_config', *labels, '--weights', 'own.pth', '--out', 'second.py')
+    second = read_config(tmp_path / 'second.py')
+    goes_on = 'classes of the same name keep what they learned' in capsys.readouterr().out
+    assert goes_on == (neck == 'same')
+    assert second.load_from == (str(checkpoint) if goes_on else None)
+    if task == 'detector':
+        head = second.model.bbox_head
+        assert {key: head.anchor_generator[key] for key in anchors} == anchors
+    if goes_on:
+        assert second.published_model == name
+        shapes = {key: value.shape for key, value in build_model(second).state_dict().items()}
+        assert shapes == {key: value.shape for key, value in weights.items()}
+
+
 @pytest.fixture
 def backbone_of(monkeypatch):
     """Function that reads the backbone of a name, which must not open a connection."""

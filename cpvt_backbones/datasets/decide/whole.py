@@ -1,16 +1,20 @@
 """The model of a config, from a published model that is taken as a whole."""
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 
+from cpvt_backbones.checkpoints import locate_checkpoint, stored_value
 from cpvt_backbones.toolboxes import dataset_metainfo, dicts_of, read_config
-from cpvt_backbones.weights import published_weights
+from cpvt_backbones.weights import published_weights, shipped_weights
 
 from ..read.masks import no_class_of
-from .weights import COLUMNS, build_backbone
+from .weights import COLUMNS, NOT_OF_WEIGHTS, build_backbone
 
 # Models that the template of a task fits.
 KINDS = {
@@ -20,6 +24,20 @@ KINDS = {
     'classifier': 'ImageClassifier',
 }
 SHOWN = 10  # classes
+ORIGIN = 'published_model'
+"""Variable of a config: name of the published model that it trains."""
+# Of a model: the backbone is compared by its weights; the others depend on data and classes.
+_OF_CLASSES = (
+    'backbone',
+    'num_classes',
+    'ignore_index',
+    'anchor_generator',
+    'init_cfg',
+    'data_preprocessor',
+    'train_cfg',
+    'test_cfg',
+    '_scope_',
+)
 
 
 @dataclass(frozen=True)
@@ -28,12 +46,14 @@ class WholeModel:
 
     Args:
         name: Of the published model.
+        weights: Its name, or the checkpoint of a training that began with it.
         model: Value of ``model`` in a config.
         data_preprocessor: Value beside the model, of a classifier; else ``None``.
         remark: Line to print.
     """
 
     name: str
+    weights: str
     model: dict[str, Any]
     data_preprocessor: dict[str, Any] | None
     remark: str
@@ -56,18 +76,112 @@ class WholeModel:
         return ratios
 
 
-def config_for(task: str, weights: str | None) -> Config | None:
-    """Config of weights that are a published model of the kind that a task trains, else ``None``.
+@dataclass(frozen=True)
+class Published:
+    """A published model that weights are of.
 
-    Only the config is read.
+    Args:
+        name: Of the model.
+        weights: Its name, or the checkpoint of a training that began with it.
+        config: Of the model.
+        anchors: Of a training: fields of the template for its anchors; else ``None``.
     """
-    published = published_weights().get(weights or '')
-    cfg = read_config(published.config_file) if published else None
-    return cfg if cfg is not None and cfg.model.type == KINDS[task] else None
+
+    name: str
+    weights: str
+    config: Config
+    anchors: dict[str, Any] | None = None
 
 
-def read_model(name: str, cfg: Config, classes: Sequence[str]) -> WholeModel:
+def find_published(task: str, weights: str | None) -> Published | None:
+    """The published model, of the kind that a task trains, that weights are of; else ``None``.
+
+    ``weights`` are its name, or a training's checkpoint whose model is this one, classes and
+    anchors apart. Only configs are read, and that of a checkpoint as literals.
+    """
+    if weights is None or weights == 'none' or weights in shipped_weights():
+        return None
+    name, trained = weights, None
+    if name not in published_weights() and Path(name).exists():
+        weights = os.path.abspath(locate_checkpoint(name, argument='--weights'))
+        name, trained = stored_value(weights, ORIGIN), stored_value(weights, 'model')
+        if not isinstance(name, str) or not isinstance(trained, dict):
+            return None
+    entry = published_weights().get(name)
+    if entry is None:
+        return None
+    config = read_config(entry.config_file)
+    if config.model.type != KINDS[task]:
+        return None
+    if trained is None:
+        return Published(name, name, config)
+    if _kept_of(_model_of(config, 1)[0]) != _kept_of(trained):
+        return None
+    try:
+        return Published(name, weights, config, anchors_of(task, trained))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _kept_of(model: Mapping[str, Any]) -> Any:
+    """What a training from a published model keeps of it: all but classes and rates of dropout."""
+    backbone = model.get('backbone')
+    kept = backbone if isinstance(backbone, Mapping) else {}
+    kept = {key: value for key, value in kept.items() if key not in NOT_OF_WEIGHTS}
+    return without_classes(model), without_classes(kept)
+
+
+def anchors_of(task: str, trained: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the template for the anchors of a trained model: its layers have learned them.
+
+    Raises:
+        KeyError, TypeError, ValueError: The model has no such anchors.
+    """
+    fields: dict[str, Any] = {}
+    if task == 'detector':
+        anchors = trained['bbox_head']['anchor_generator']
+        fields['anchor'] = _number(anchors['octave_base_scale'])
+        fields['ratios'] = [_number(ratio) for ratio in anchors['ratios']]
+    elif task == 'instance segmentor':
+        (scale,) = trained['rpn_head']['anchor_generator']['scales']
+        fields['anchor'] = _number(scale)
+    return fields
+
+
+def _number(value: Any) -> float:
+    """A finite number, which stands in the source of the config; else ``ValueError``."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f'{number} is no number')
+    return number
+
+
+def without_classes(node: Any) -> Any:
+    """A model without what may differ between two data sets, as plain dicts and lists."""
+    if isinstance(node, Mapping):
+        return {
+            key: without_classes(value) for key, value in node.items() if key not in _OF_CLASSES
+        }
+    return [*map(without_classes, node)] if isinstance(node, (list, tuple)) else node
+
+
+def read_model(published: Published, classes: Sequence[str]) -> WholeModel:
     """The model of a published config with heads for other classes."""
+    model, beside = _model_of(published.config, len(classes))
+    licence = published_weights()[published.name].license
+    remark = f'trunk, neck and heads of {published.weights} (licence: {licence})'
+    if published.anchors is None:
+        theirs = dataset_metainfo(published.config).get('classes') or ()
+        kept = [one for one in classes if one in theirs]
+        shown = ', '.join(kept[:SHOWN]) + (', ...' if len(kept) > SHOWN else '')
+        remark += f'; classes that keep their rows of the last layer: {shown or "none"}'
+    return WholeModel(published.name, published.weights, model, beside, remark)
+
+
+def _model_of(cfg: Config, classes: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The model of a published config with other classes, and its ``data_preprocessor`` if that
+    stands beside it.
+    """
     model = cfg.model.to_dict()
     beside = cfg.data_preprocessor.to_dict() if 'data_preprocessor' in cfg else None
     if model['type'] == 'ImageClassifier':
@@ -78,17 +192,10 @@ def read_model(name: str, cfg: Config, classes: Sequence[str]) -> WholeModel:
     model.pop('pretrained', None)
     model['backbone']['init_cfg'] = None  # load_from has all weights
     for part in dicts_of([model, beside]):
-        _adapt(part, len(classes))
+        _adapt(part, classes)
     if model['type'] == 'EncoderDecoder':
-        _adapt_segmentor(model, len(classes))
-    theirs = dataset_metainfo(cfg).get('classes') or ()
-    kept = [one for one in classes if one in theirs]
-    shown = ', '.join(kept[:SHOWN]) + (', ...' if len(kept) > SHOWN else '')
-    remark = (
-        f'trunk, neck and heads of {name} (licence: {published_weights()[name].license});'
-        f' classes that keep their rows of the last layer: {shown or "none"}'
-    )
-    return WholeModel(name, model, beside, remark)
+        _adapt_segmentor(model, classes)
+    return model, beside
 
 
 def _adapt(part: dict[str, Any], classes: int) -> None:

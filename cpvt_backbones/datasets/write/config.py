@@ -20,7 +20,7 @@ from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import repository_file, shipped_weights
 
 from ..decide.weights import Pretrained
-from ..decide.whole import WholeModel
+from ..decide.whole import ORIGIN, WholeModel
 from ..files import RECIPE
 from ..read.masks import IGNORE, no_class_of
 from .data import write_json
@@ -324,7 +324,7 @@ def write_recipe(task: str, file: Path, whole: WholeModel | None = None) -> None
             part.pop(key, None)
     about = f'# The {task} of {RECIPES[task]}, cpvt_backbones {__version__}, without its data.\n'
     if whole is not None:
-        about += f'# The model is {whole.name}.\n'
+        kept[ORIGIN] = whole.name
         kept['model'] = whole.model
         if whole.data_preprocessor is not None:
             kept['data_preprocessor'] = whole.data_preprocessor
@@ -404,7 +404,7 @@ def start(
     """
     if published is not None:
         fields = dict(backbone='', head='', rates=_rates(published), least='0')
-        return fields, dict(load_from=published.name)
+        return fields, dict(load_from=published.weights)
     if pretrained is not None:
         return start_elsewhere(task, pretrained)
     fields = dict(head='', rates='', least='1e-5')
