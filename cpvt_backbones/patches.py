@@ -5,7 +5,8 @@
 | ``sys.meta_path``: a finder, last | mmdet and mmseg do not import without mmcv's operators |
 | ``CheckpointLoader._schemes`` | mmengine reopens refused checkpoints; loading may run code |
 | ``load_state_dict`` of mmengine | ``init_model`` leaves a trunk random, with a warning |
-| ``Config._get_cfg_path`` | ``_base_ = 'cpvt_backbones::...'`` finds no detector or no file |
+| ``Config._get_cfg_path`` | ``_base_ = 'cpvt_backbones::...'`` finds no detector or no file, |
+| | and each ``_base_ = 'mmdet::...'`` reads 102 metafiles |
 | ``sys.meta_path``: a finder, first | beside transformers 5, no toolbox imports |
 | ``MODULE2PACKAGE['mmseg']`` | ``_base_ = 'mmseg::...'`` fails with the maintained fork |
 | ``file_handlers`` of mmengine: YAML | a tag in a YAML config or metafile runs any function |
@@ -125,7 +126,7 @@ def find_own_configs() -> None:
 
     An entry of ``MODULE2PACKAGE`` would find the files of an installed package, and give their
     dicts ``_scope_='cpvt_backbones'``. This gives none: their types are those of the config's
-    ``default_scope``.
+    ``default_scope``. ``'mmdet::NAME'`` is the file that mmengine finds, without its metafiles.
     """
     get_path = Config._get_cfg_path
     if get_path.__module__ == __name__:  # called before
@@ -133,11 +134,22 @@ def find_own_configs() -> None:
 
     def get_cfg_path(cfg_path: str, filename: str) -> tuple[str, str | None]:
         scope, _, name = cfg_path.partition('::')
-        if scope != 'cpvt_backbones':
-            return get_path(cfg_path, filename)
-        return str(repository_file(f'configs/{name}')), None
+        if scope == 'cpvt_backbones':
+            return str(repository_file(f'configs/{name}')), None
+        file = _toolbox_file(scope, name) if scope in MODULE2PACKAGE and name else None
+        return get_path(cfg_path, filename) if file is None else (str(file), scope)
 
     Config._get_cfg_path = staticmethod(get_cfg_path)
+
+
+def _toolbox_file(scope: str, name: str) -> Path | None:
+    """A config of a toolbox, if it is there."""
+    spec = importlib.util.find_spec(scope)
+    for folder in (spec and spec.submodule_search_locations) or ():
+        file = Path(folder, '.mim', 'configs', name)
+        if file.is_file():
+            return file
+    return None
 
 
 class _WithoutMultimodal(SourceFileLoader):

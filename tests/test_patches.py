@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from mmengine.config import Config
@@ -62,3 +63,12 @@ def test_a_yaml_config_of_plain_data_is_read(tmp_path):
     Config(content).dump(tmp_path / 'config.yaml')
     assert '!!python/tuple' in (tmp_path / 'config.yaml').read_text()
     assert Config.fromfile(tmp_path / 'config.yaml').to_dict() == content
+
+
+def test_a_config_of_a_toolbox_is_found_without_its_metafiles(monkeypatch):
+    mmdet = pytest.importorskip('mmdet')
+    monkeypatch.setattr('mmengine.config.utils.load', lambda file: pytest.fail(f'reads {file}'))
+    path, scope = Config._get_cfg_path('mmdet::retinanet/retinanet_r50_fpn_1x_coco.py', 'own.py')
+    assert scope == 'mmdet'
+    assert Path(path).parts[-2:] == ('retinanet', 'retinanet_r50_fpn_1x_coco.py')
+    assert Path(path).is_relative_to(Path(mmdet.__file__).parent)
