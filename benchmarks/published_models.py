@@ -48,7 +48,7 @@ NAMES = {
     r'segmenter_vit-(.)_mask_.*': 'segmenter_vit_{0}-ade20k',
     r'segmenter_vit-(.)_fcn_.*': 'segmenter_linear_vit_{0}-ade20k',
     r'dpt_vit-(.)16_.*': 'dpt_vit_{0}-ade20k',
-    r'(mae|beit)-(base|large)_upernet_.*': 'upernet_{0}_{1}-ade20k',
+    r'(mae|beit)-(base)_upernet_.*': 'upernet_{0}_{1}-ade20k',
     r'vit_(vit|deit)-(.)16(-ln)?(_mln)?_upernet_\w+-(\d+k)_.*': (
         'upernet_{0}_{1}{2}{3}_{4}-ade20k'
     ),

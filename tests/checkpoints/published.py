@@ -49,6 +49,7 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     # The size of tests, an odd one and an elongated one. Detectors pad to multiples of 32 px.
     'mmdet': ((800, 1088), (608, 864), (256, 1312)),
     'mmseg': ((512, 512), (333, 517), (256, 800)),
+    'beit': ((640, 640), (333, 517), (256, 800)),
     'mmpretrain': ((224, 224), (333, 517), (256, 800)),
     # In whole patches of 14 px: transformers drops the pixels of others.
     'dinov2': ((224, 224), (322, 518), (252, 798)),
