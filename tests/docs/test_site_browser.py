@@ -121,7 +121,7 @@ def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser
     assert words.all_text_contents()[-2:] == ['--long-side', '800']
     assert {word.evaluate('word => word.getClientRects().length') for word in words.all()} == {1}
     page.goto(site[1])  # its commands have several lines
-    assert page.locator('code.command').count() > 4
+    assert page.locator('code.command').count() > 0
     for command in page.locator('code.command').all():
         assert command.evaluate('code => code.scrollWidth == code.clientWidth')
     page.close()
