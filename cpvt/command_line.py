@@ -9,6 +9,7 @@ import ctypes
 import difflib
 import glob
 import importlib.util
+import inspect
 import json
 import logging
 import os
@@ -47,6 +48,9 @@ PRINTED_NOISE = (
     'Could not import OneDL',  # a data format of the toolboxes' maintainers
     'Loads checkpoint by',  # mmengine; the runner names the checkpoint, too
     'Because batch augmentations are enabled',  # mmpretrain: the form in which labels are stored
+    # COCOeval's lines, each of a metric; mmdet logs the same in one line and in its table.
+    ' Average Precision  (AP) @[',
+    ' Average Recall     (AR) @[',
 )
 WARNED_NOISE = (
     'faster_coco_eval is not installed',  # mmdet: optional
@@ -67,6 +71,7 @@ BUILDERS = (
     'get_instance',  # of visualizers and loggers
 )
 WEIGHT_SUFFIXES = ('.pth', '.pt', '.pt2', '.onnx', '.safetensors', '.bin', '.ckpt')
+UNKNOWN_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'$")
 LOG_PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - \w+ - ')
 
 
@@ -267,10 +272,54 @@ def _text_of(error: BaseException) -> str:
     if argument is not None:
         return _option_of(argument) + str(error).removeprefix(argument)
     if not isinstance(error, KeyError):
-        return str(error)
+        return _unknown_argument(error) or str(error)
     name, *_ = message = str(error.args[0]).split()
     similar = difflib.get_close_matches(name, BACKBONES, n=1, cutoff=0.75)
     return ' '.join(message) + (f'; did you mean {similar[0]!r}?' if similar else '')
+
+
+def _unknown_argument(error: BaseException) -> str:
+    """The message for an argument in a config that the type it names does not take, else ``''``.
+
+    A head passes what it does not know to its base class, so that Python's error arises in the code
+    of the head and names the base class. The frames of mmengine's builders have the config.
+    """
+    found = UNKNOWN_ARGUMENT.search(str(error))
+    if found is None or not isinstance(error, TypeError):
+        return ''
+    builds = _builds_of(error)
+    if not builds or not inspect.isclass(builds[-1].get('obj_cls')):
+        return ''
+    kind, arguments = builds[-1]['obj_cls'], builds[-1]['args']
+    base, name = found.groups()
+    # Otherwise the code of the class has called another class wrongly, which is a bug.
+    if name not in arguments or base not in [one.__name__ for one in kind.__mro__]:
+        return ''
+    parents = builds[-2]['args'] if len(builds) > 1 else {}
+    parts = [key for key, value in parents.items() if value is builds[-1]['cfg']]
+    part = parts[0] if parts else builds[-1]['registry'].name
+    accepted = {
+        parameter
+        for one in kind.__mro__[:-1]
+        for parameter in inspect.signature(one.__init__).parameters
+    }
+    similar = difflib.get_close_matches(name, sorted(accepted - {'self', 'args', 'kwargs'}), n=1)
+    advice = f'; did you mean {similar[0]!r}?' if similar else ''
+    return f'{part}: {kind.__name__} has no argument {name!r}{advice}'
+
+
+def _builds_of(error: BaseException) -> list[dict[str, Any]]:
+    """Local variables of mmengine's builders in which an error arose, the outermost first."""
+    # The original mmengine raises the error again at each level; the first has all frames below.
+    found: list[dict[str, Any]] = []
+    origin: BaseException | None = error
+    while origin is not None and type(origin) is type(error):
+        frames = [frame for frame, _ in traceback.walk_tb(origin.__traceback__)]
+        builders = [frame for frame in frames if frame.f_code.co_name == 'build_from_cfg']
+        inner = [frame.f_locals for frame in builders if 'obj_cls' in frame.f_locals]
+        found += [one for one in inner if all(one['cfg'] is not other['cfg'] for other in found)]
+        origin = origin.__context__
+    return found
 
 
 def _option_of(argument: str) -> str:
@@ -288,7 +337,7 @@ def _is_mistake(error: BaseException) -> bool:
     errors = sys.modules.get('cpvt_backbones.errors')  # without it, nothing has raised its errors
     if errors is not None and isinstance(error, errors.InputError):
         return True
-    if isinstance(error, (OSError, UsageError)):
+    if isinstance(error, (OSError, UsageError)) or _unknown_argument(error):
         return True
     # The original mmengine raises an error of a constructor again, with a longer message.
     context = error.__context__

@@ -1,5 +1,6 @@
 """Training and testing of a config of any toolbox, by mmengine's Runner."""
 
+import copy
 import logging
 import os
 import sys
@@ -15,7 +16,7 @@ from mmengine.dist import all_gather_object, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger, print_log
 from mmengine.optim import OptimWrapper
-from mmengine.registry import OPTIM_WRAPPERS, RUNNERS
+from mmengine.registry import MODELS, OPTIM_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from torch import distributed, nn
@@ -122,7 +123,26 @@ def _check_data(cfg: Config, *loaders: str) -> None:
             if not root or backend != 'local' or '://' in str(root) or _is_unused(options):
                 continue
             if not Path(root).is_dir():
+                _check_build(cfg)
                 raise InputError(f'{loader}.dataset.data_root: there is no folder {str(root)!r}')
+
+
+def _check_build(cfg: Config) -> None:
+    """Raise the error of a model that cannot be built, without its memory.
+
+    A user hears of a mistyped argument before fetching the data, which may take hours.
+    """
+    # These are fetched by the constructor.
+    if any(
+        part.get(key) for part in dicts_of(cfg.model) for key in ('pretrained', 'language_model')
+    ):
+        return
+    try:
+        with torch.device('meta'), MODELS.switch_scope_and_registry(cfg.get('default_scope')):
+            MODELS.build(copy.deepcopy(cfg.model))
+    except Exception as error:
+        if 'meta' not in str(error):  # else its constructor computes with values
+            raise
 
 
 def _is_unused(options: dict[str, Any]) -> bool:

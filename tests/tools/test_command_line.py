@@ -188,6 +188,30 @@ def build(**arguments):
     return registry.build(arguments)
 
 
+def build_detector(head):
+    registry = Registry('model')
+
+    class Base:
+        def __init__(self, num_classes=2): ...
+
+    @registry.register_module()
+    class Head(Base):
+        def __init__(self, strides=4, **kwargs):
+            super().__init__(**kwargs)
+
+    @registry.register_module()
+    class Broken:
+        def __init__(self, num_clases):
+            Base(num_clases=num_clases)
+
+    @registry.register_module()
+    class Detector:
+        def __init__(self, bbox_head):
+            registry.build(bbox_head)
+
+    return registry.build(dict(type='Detector', bbox_head=head))
+
+
 def raise_(error):
     raise error
 
@@ -225,7 +249,18 @@ def build_from_cfg(build):
         (lambda: build(type='Huge'), 'error: Huge is not in the '),
         (lambda: build(type='PyramidCVPT'), "did you mean 'PyramidCPVT'?"),
         (lambda: build(type='CPVT', arch='huge'), 'arch must be one of'),
-        (lambda: build(type='Linear', width=3), "unexpected keyword argument 'width'"),
+        (
+            lambda: build(type='Linear', in_feature=3),
+            "error: backbones: Linear has no argument 'in_feature'; did you mean 'in_features'?",
+        ),
+        (
+            lambda: build_detector(dict(type='Head', num_clases=3)),
+            "error: bbox_head: Head has no argument 'num_clases'; did you mean 'num_classes'?",
+        ),
+        (
+            lambda: told_again(lambda: build_detector(dict(type='Head', stride=3))),
+            "error: bbox_head: Head has no argument 'stride'; did you mean 'strides'?",
+        ),
         (lambda: raise_(UsageError('--size: too large')), '--size: too large'),
         (lambda: told_again(lambda: CPVT(arch='huge')), 'arch must be one of'),
     ],
@@ -277,6 +312,8 @@ def test_a_bug_in_a_constructor_that_a_config_names_keeps_its_traceback():
         run(lambda: registry.build(dict(type='Broken')))
     with pytest.raises(ValueError, match='class `CPVT`.*invalid literal'):
         run(lambda: told_again(lambda: int('x')))
+    with pytest.raises(TypeError, match='num_clases'):
+        run(lambda: build_detector(dict(type='Broken', num_clases=3)))
 
 
 def test_interruption_is_one_line(capsys):

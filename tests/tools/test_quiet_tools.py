@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 from PIL import Image
 from tiny_configs import ROOT, classification, lively_model, save, segmentation
@@ -101,3 +102,14 @@ def test_debug_shows_everything(capsys, monkeypatch):
         speak()
     assert len(warned) == 2
     assert capsys.readouterr().out == 'Could not import OneDL\nCould not import my_dataset\n'
+
+
+def test_the_scores_of_boxes_are_not_printed_beside_those_of_the_toolbox(capsys):
+    evaluation = pytest.importorskip('pycocotools.cocoeval').COCOeval(iouType='bbox')
+    evaluation.eval = dict(precision=np.ones((10, 101, 1, 4, 3)), recall=np.ones((10, 1, 4, 3)))
+    with quiet():
+        print('before')
+        evaluation.summarize()
+        print('after')
+    assert capsys.readouterr().out == 'before\nafter\n'
+    assert evaluation.stats.shape == (12,)

@@ -60,6 +60,10 @@ def test_missing_data_end_a_training_before_weights_are_fetched(
     options = ['--cfg-options', f'{loader}.dataset.data_root=data/none']
     line = refused('train', classifier, *options, f'{loader}.dataset.ann_file=list.txt')
     assert line.endswith(f"error: {loader}.dataset.data_root: there is no folder 'data/none'")
+    line = refused('train', classifier, *options, 'model.head.num_clases=3')
+    assert line.endswith(
+        "error: head: LinearClsHead has no argument 'num_clases'; did you mean 'num_classes'?"
+    )
 
 
 @pytest.mark.parametrize('flags', only(of=[[], ['--amp']]))
