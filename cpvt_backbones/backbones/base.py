@@ -25,7 +25,7 @@ from cpvt_backbones.layers import (
 )
 from cpvt_backbones.layers.attention import Arrange
 from cpvt_backbones.layers.learned_table import adapt_tables
-from cpvt_backbones.layers.position import StageTokens, build_positions, overrides
+from cpvt_backbones.layers.position import StageTokens, build_positions
 from cpvt_backbones.layers.tokens import (
     Grid,
     is_symbolic,
@@ -212,9 +212,14 @@ class Backbone(PretrainedModel):
                 fault = f'got {name!r}, an attribute of {type(self).__name__}'
                 raise InputError(f'{type(encoding).__name__}.attribute must be a new name, {fault}')
             self.add_module(name, encoding)
+        # With few tokens, the time is that of Python's calls.
         self._acting = {
-            method: tuple(name for name, e in encodings.items() if overrides(type(e), method))
+            (method, stage, block): tuple(
+                name for name, e in encodings.items() if e.acts(method, stage, block)
+            )
             for method in ('query_key', 'after_block')
+            for stage, depth in enumerate(self.depths)
+            for block in range(depth)
         }
         self._has_bias = any(encoding.has_bias for encoding in encodings.values())
         if any(encoding.has_rotation for encoding in encodings.values()):
@@ -302,9 +307,9 @@ class Backbone(PretrainedModel):
         ``x`` is (B, P + H * W, C), with ``num_prefix`` = P prefix tokens in front.
         """
         qk = None
-        if self._acting['query_key']:
+        if acting := self._acting['query_key', stage, index]:
             tokens = query_key = patch_tokens(x, num_prefix)
-            for name in self._acting['query_key']:
+            for name in acting:
                 query_key = getattr(self, name).query_key(stage, index, query_key, grid)
             if query_key is not tokens:
                 qk = replace_patch_tokens(x, num_prefix, query_key)
@@ -319,9 +324,9 @@ class Backbone(PretrainedModel):
         else:
             x = block(x, grid, **arguments)
         # Prefix and patch tokens stay together, so that a block without encoding copies nothing.
-        if self._acting['after_block']:
+        if acting := self._acting['after_block', stage, index]:
             tokens = encoded = patch_tokens(x, num_prefix)
-            for name in self._acting['after_block']:
+            for name in acting:
                 encoded, grid = getattr(self, name).after_block(stage, index, encoded, grid)
             if encoded is not tokens:
                 x = replace_patch_tokens(x, num_prefix, encoded)

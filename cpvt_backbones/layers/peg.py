@@ -317,6 +317,11 @@ class PEGPosition(PositionEncoding):
             raise InputError(f'after_blocks must name each block once, got {named!r}')
         return sorted(blocks)
 
+    def acts(self, method: str, stage: int, block: int) -> bool:
+        if method == 'query_key':
+            return self.target == 'qk' and (stage, block - 1) in self.layer_ids
+        return self.target == 'qkv' and (stage, block) in self.layer_ids
+
     def _peg(self, target: str, stage: int, block: int) -> Any:
         index = self.layer_ids.get((stage, block)) if target == self.target else None
         return None if index is None else self.get_submodule(str(index))

@@ -178,6 +178,13 @@ class PositionEncoding(nn.Module):
         """
         return tokens, prefix_tokens, grid
 
+    def acts(self, method: str, stage: int, block: int) -> bool:
+        """``False`` if ``after_block`` or ``query_key`` changes nothing at a block.
+
+        The trunk asks once, and leaves such calls out.
+        """
+        return overrides(type(self), method)
+
     def after_block(
         self, stage: int, block: int, tokens: Tensor, grid: Grid
     ) -> tuple[Tensor, Grid]:
