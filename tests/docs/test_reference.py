@@ -163,7 +163,11 @@ def test_every_type_alias_of_the_layers_is_defined_and_offered():
     aliases = set()
     for module in (ROOT / 'cpvt_backbones/layers').glob('*.py'):
         for node in ast.parse(module.read_text(encoding='utf-8')).body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):
+            if not isinstance(node, ast.Assign):
+                continue
+            value = node.value
+            is_union = isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr)
+            if is_union or isinstance(value, ast.Subscript):
                 aliases.add(node.targets[0].id)
     rows = table(layers, 'type in a signature')
     assert sorted(row[0] for row in rows) == sorted(aliases)
