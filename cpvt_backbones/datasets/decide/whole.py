@@ -104,8 +104,9 @@ def find_published(task: str, weights: str | None) -> Published | None:
     name, trained = weights, None
     if name not in published_weights() and Path(name).exists():
         weights = os.path.abspath(locate_checkpoint(name, argument='--weights'))
-        name, trained = stored_value(weights, ORIGIN), stored_value(weights, 'model')
-        if not isinstance(name, str) or not isinstance(trained, dict):
+        name = stored_value(weights, ORIGIN)
+        trained = stored_value(weights, 'model') if isinstance(name, str) else None
+        if not isinstance(trained, dict):
             return None
     entry = published_weights().get(name)
     if entry is None:
