@@ -12,7 +12,9 @@ from cpvt_backbones import CPVT
 from cpvt_backbones.checkpoints import CheckpointError
 
 NAME = 'dinov3_vits16_pretrain_lvd1689m-08c60483.pth'
-SECTION = [text for language, text in blocks('docs/weights.md') if NAME in text]
+(CALL,) = (text for _, text in blocks('docs/weights.md') if NAME in text)
+(CONFIG,) = (text for _, text in blocks('docs/evidence.md') if text.startswith('model ='))
+TIMM = 'timm://vit_small_patch16_dinov3.lvd1689m'
 ARCH = dict(embed_dims=192, depth=1, num_heads=3, mlp_ratio=4.0)
 
 
@@ -34,15 +36,14 @@ def write_file(folder, backbone):
 def test_dinov3_from_a_file(tmp_path, monkeypatch):
     """The call and the config load the same weights; a renamed or a damaged file is refused."""
     monkeypatch.chdir(tmp_path)
-    call, config = SECTION
-    config = config.replace("arch='small'", f'arch={ARCH}')
+    config = CONFIG.replace("arch='small'", f'arch={ARCH}').replace('qkv_bias=False,', '')
     (tmp_path / 'first.py').write_text(config)
     file = write_file(tmp_path, MODELS.build(Config.fromfile(tmp_path / 'first.py').model.backbone))
-    (tmp_path / 'dinov3.py').write_text(config.replace(NAME, file.name))
+    (tmp_path / 'dinov3.py').write_text(config.replace(TIMM, file.name))
     backbone = MODELS.build(Config.fromfile(tmp_path / 'dinov3.py').model.backbone)
     backbone.init_weights()
     values = {}
-    exec(call.replace(NAME, file.name), values)
+    exec(CALL.replace(NAME, file.name), values)
     for key, value in values['model'].state_dict().items():
         if not key.startswith('pyramid.'):
             assert torch.equal(value, backbone.state_dict()[key]), key
