@@ -22,6 +22,7 @@ OPTIONAL = """
 
 
 def blocks():
+    section = 'opening'
     for title, block in BLOCKS:
         if title:
             section = title
