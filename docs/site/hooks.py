@@ -133,6 +133,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         page.meta['hide'] = ['navigation', 'toc']
     if page.file.inclusion is InclusionLevel.NOT_IN_NAV:
         page.meta.setdefault('search', dict(boost=0.2))
+    elif page.file.src_uri.startswith('docs/api/'):  # after the guides
+        page.meta.setdefault('search', dict(boost=0.3))
     return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
 
 
