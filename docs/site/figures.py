@@ -278,10 +278,10 @@ def without_ground(whole: Image.Image, count: int, step: int, height: int) -> Im
     return row
 
 
-def save(figure: Figure, name: str, dpi: int, **options: Any) -> None:
+def save(figure: Figure, name: str, dpi: int) -> None:
     """Write a WebP file: a PNG file would store its photographs badly."""
     drawn = BytesIO()
-    figure.savefig(drawn, dpi=dpi, **options)
+    figure.savefig(drawn, dpi=dpi)
     Image.open(drawn).save(FOLDER / f'{name}.webp', quality=90, method=6)
 
 
@@ -303,13 +303,10 @@ if __name__ == '__main__':
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
         draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
-    segmentor = hero.Segmentor()
     with matplotlib.rc_context(dict.fromkeys(colours, '#1f2328')):
         save(before_after.draw(), 'cells', 165)
+    hero.save(hero.Segmentors(), FOLDER)
     for theme, ending in (('light', ''), ('dark', '_dark')):
-        save(hero.draw(segmentor, theme), f'sizes{ending}', 165, transparent=True)
-        narrow = hero.draw_narrow(segmentor, theme)
-        save(narrow, f'sizes_narrow{ending}', 165, transparent=True)
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165)
     for name, count in (('sheet_cells', 3), ('sheet_cells_narrow', 2)):

@@ -1,57 +1,49 @@
-"""The first picture of README and site: one segmentor on one photograph, at several sizes, and what
-padding changes.
+"""The first picture of README and site: what padding changes in the prediction of a segmentor.
 
-Above, its classes at each size, to scale; the last size is one that the card does not advise.
-Below, how much the features of an image in a padded batch differ from those that it has alone, in
-timm's Twins-PCPVT-S and in PyramidCPVT-S with the same weights. Lengths are px of the shown
-picture, from its upper left corner.
+A photograph at three sizes lies in a padded batch, with mmsegmentation's data preprocessor and with
+this package's and its hook. Pixels whose class is not the one that the image has alone are yellow.
+The padding grows from frame to frame. Lengths are px of the shown picture, from its upper left
+corner.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-import timm
 import torch
-from cards import Card, overlay, read_card, spots
+from cards import overlay, spots
 from example_images import SEGMENTOR, STREET
 from matplotlib import patheffects
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
+from mmengine.registry import MODELS
+from mmseg.structures import SegDataSample
 from PIL import Image
 
-from cpvt_backbones import PyramidCPVT, convert_state_dict
-from cpvt_backbones.inference import Inferencer
+from cpvt_backbones.analysis.complexity import build_model
+from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.engine import predict_by_size
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 
-TITLE = 'One segmentor, one set of weights'
-STAGE, STRIDE = 2, 16  # whose map is compared
-IMAGE, BATCH = (320, 512), (448, 672)  # px, (height, width)
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-CROP = (320, 256)  # px of the images in training
-
-
+Size = tuple[int, int]
 POINTS = 0.72  # of a px: the figure has 100 px an inch
-
-
-@dataclass(frozen=True)
-class Theme:
-    """Colours of a picture: ground, text, remarks and lines."""
-
-    ground: str
-    ink: str
-    soft: str
-    line: str
-
-
-THEMES = {
-    'light': Theme('white', '#1f2328', '#4a5058', '#d5d9de'),
-    'dark': Theme('#171b22', '#e6e9ee', '#b4bac4', '#434a55'),
-}
+# One picture serves light and dark pages.
+GROUND, INK, SOFT = '#171b22', '#e6e9ee', '#b4bac4'
+CHANGED, KEPT = '#ffe600', '#7ee2a8'
+QUESTION = 'Does padding change the prediction?'
+REMARK = 'Yellow: another class than the image has alone. Hatched: padding. Same weights.'
+# Of each row or column: its name, and what pads its images.
+METHODS = (
+    ('mmsegmentation', 'SegDataPreProcessor'),
+    ('cpvt_backbones', 'ValidSizesSegDataPreProcessor, PredictBySizeHook'),
+)
+# Share of the padding, and how long it is shown in ms. The first frame is the still.
+FRAMES = ((1, 3500), (0, 1500), (0.25, 700), (0.5, 700), (0.75, 700), (1, 3500))
 
 
 @dataclass(frozen=True)
@@ -59,214 +51,193 @@ class View:
     """A part of the photograph (x1, y1, x2, y2 in px), scaled to ``size``, (width, height)."""
 
     part: tuple[int, int, int, int]
-    size: tuple[int, int]
+    size: Size
 
     @property
     def name(self) -> str:
         """Its size."""
         return '{} x {} px'.format(*self.size)
 
+    @cache  # noqa: B019 (views are constants)
+    def pixels(self) -> np.ndarray:
+        """(H, W, 3), RGB."""
+        part = Image.open(STREET).crop(self.part)
+        return np.asarray(part.resize(self.size, Image.Resampling.BICUBIC))
 
-WHOLE = (0, 85, 1024, 768)
-LARGE = View(WHOLE, (800, 533))
-TALL = View((190, 85, 630, 768), (347, 539))
-WIDE = View((0, 300, 1024, 684), (960, 360))
-MIDDLE = View(WHOLE, (560, 373))
-SMALL = View(WHOLE, (240, 160))
-PHONE = View(WHOLE, (400, 267))
+    def padded(self, padding: float) -> Size:
+        """Its (width, height) with a share of the padding to ``BATCH``."""
+        width, height = (
+            round(own + padding * (full - own)) for own, full in zip(self.size, BATCH, strict=True)
+        )
+        return width, height
+
+
+VIEWS = (
+    View((112, 0, 1024, 684), (560, 420)),
+    View((190, 0, 630, 684), (347, 539)),
+    View((0, 300, 1024, 684), (720, 270)),
+)
+BATCH = (720, 539)  # px, (width, height) of the batch that holds them
+
+
+class Segmentors:
+    """The shipped segmentor in mmsegmentation as it is, and with this package's parts."""
+
+    def __init__(self) -> None:
+        shipped = find_shipped(SEGMENTOR)
+        self.cfg = read_config(shipped.config_file)
+        self.plain, self.ours = (build_model(self.cfg) for _ in METHODS)
+        for model in (self.plain, self.ours):
+            load_weights(model, SEGMENTOR)
+        predict_by_size(self.ours)
+        self.names, palette = (shipped.dataset_meta[key] for key in ('classes', 'palette'))
+        self.palette = np.array(palette, np.uint8)
+
+    def predict(
+        self, model: Any, padded_by: str, views: Sequence[View], size: Size
+    ) -> list[np.ndarray]:
+        """The classes of the pixels of images that a data preprocessor pads to ``size``."""
+        options = dict(self.cfg.model.data_preprocessor, type=padded_by, _scope_='mmseg')
+        preprocess = MODELS.build(options | dict(test_cfg=dict(size=size[::-1])))
+        shapes = [view.pixels().shape[:2] for view in views]
+        samples = [SegDataSample(metainfo=dict(img_shape=x, ori_shape=x)) for x in shapes]
+        images = [torch.tensor(view.pixels()[..., ::-1].copy()).permute(2, 0, 1) for view in views]
+        batch = preprocess(dict(inputs=images, data_samples=samples))
+        with torch.no_grad():
+            found = model.predict(batch['inputs'], batch['data_samples'])
+        return [sample.pred_sem_seg.data[0].numpy() for sample in found]
+
+    @cache  # noqa: B019 (one of them in a process)
+    def classes(self, padding: float) -> tuple[list[np.ndarray], ...]:
+        """The classes of each view with this share of the padding, by method."""
+        # mmsegmentation's refuses images of several sizes in a test, so it gets them one by one.
+        peer, ours = (
+            [self.predict(model, padded_by, [view], view.padded(padding))[0] for view in VIEWS]
+            for model, padded_by in (
+                (self.plain, 'SegDataPreProcessor'),
+                (self.ours, 'ValidSizesSegDataPreProcessor'),
+            )
+        )
+        if padding == 1:
+            ours = self.predict(self.ours, 'ValidSizesSegDataPreProcessor', VIEWS, BATCH)
+        return peer, ours
+
+    def changed(self, padding: float) -> tuple[list[np.ndarray], ...]:
+        """Where a class is not the one that mmsegmentation's model gives to the image alone."""
+        alone, _ = self.classes(0)
+        return tuple(
+            [one != other for one, other in zip(classes, alone, strict=True)]
+            for classes in self.classes(padding)
+        )
+
+
+def share(changed: Sequence[np.ndarray]) -> str:
+    """How many of the pixels are true: 0 % if none is."""
+    count, whole = sum(int(one.sum()) for one in changed), sum(one.size for one in changed)
+    return f'{100 * count / whole:.1f} %' if count else '0 %'
 
 
 class Sheet:
-    """A card of ``width`` x ``height`` px to draw on."""
+    """A card of ``width`` x ``height`` px that shows a share of the padding."""
 
-    def __init__(self, width: int, height: int, theme: str) -> None:
-        self.theme = THEMES[theme]
-        self.figure = Figure(figsize=(width / 100, height / 100))
+    def __init__(self, width: int, height: int, model: Segmentors, padding: float) -> None:
+        self.width, self.model, self.padding = width, model, padding
+        self.figure = Figure(figsize=(width / 100, height / 100), facecolor=GROUND)
         self.axis = self.figure.add_axes((0, 0, 1, 1))
         self.axis.set(xlim=(0, width), ylim=(height, 0))
         self.axis.axis('off')
-        style = dict(facecolor=self.theme.ground, edgecolor=self.theme.line)
-        shape = FancyBboxPatch((8, 8), width - 16, height - 16, 'round,pad=7', **style)
-        self.axis.add_patch(shape)
-        shape.set_zorder(-1)
+
+    @property
+    def state(self) -> str:
+        """What the frame shows."""
+        named = {0: 'each image alone', 1: 'one padded batch'}
+        return named.get(self.padding, f'{100 * self.padding:.0f} % of the padding')
 
     def write(self, x: float, y: float, text: str, size: float = 13, **style: Any) -> None:
         """Write at a base line, ``size`` px high."""
-        style = dict(color=self.theme.ink, va='baseline') | style
+        style = dict(color=INK, va='baseline') | style
         self.axis.text(x, y, text, fontsize=size * POINTS, **style)
 
-    def show(self, image: np.ndarray, x: float, base: float, width: float) -> float:
-        """Show an image ``width`` px wide that stands on ``base``; returns its top."""
-        top = base - width * image.shape[0] / image.shape[1]
-        self.axis.imshow(image, extent=(x, x + width, base, top), aspect='auto')
-        return top
+    def verdict(self, method: int, x: float, y: float, verb: str = '', **style: Any) -> None:
+        """Write how many of the pixels of all images change."""
+        changed = self.model.changed(self.padding)[method]
+        colour = CHANGED if any(one.any() for one in changed) else KEPT
+        text = f'{share(changed)} of the pixels {verb}'.strip()
+        self.write(x, y, text, 16, weight='bold', color=colour, **style)
 
+    def panel(self, method: int, place: int, x: float, y: float, width: float) -> None:
+        """Draw an image with its classes, what changes and the padding.
 
-class Segmentor:
-    """The shipped segmentor, and the photograph of a street."""
-
-    def __init__(self) -> None:
-        self.photo = Image.open(STREET)
-        self.shipped = find_shipped(SEGMENTOR)
-        self.card: Card = read_card(SEGMENTOR)
-        self.names, palette = (self.shipped.dataset_meta[key] for key in ('classes', 'palette'))
-        self.palette = np.array(palette, np.uint8)
-
-    @cache  # noqa: B019 (one of them in a process)
-    def predict(self, view: View) -> tuple[np.ndarray, np.ndarray]:
-        """The image that the model sees, RGB, and the class of each of its pixels."""
-        part = self.photo.crop(view.part).resize(view.size, Image.Resampling.BICUBIC)
-        image = np.asarray(part)
-        inferencer = Inferencer(
-            cfg=read_config(self.shipped.config_file),
-            checkpoint=self.shipped.name,
-            long_side=max(view.size),
-        )
-        found, _ = inferencer(np.ascontiguousarray(image[..., ::-1]))
-        return image, found['seg_map']
-
-
-def panel(sheet: Sheet, model: Segmentor, view: View, x: float, base: float, scale: float) -> float:
-    """Draw the classes at a size, with their names where they fit; returns the panel's top."""
-    image, classes = model.predict(view)
-    shown = view.size[0] * scale
-    top = sheet.show(overlay(image, classes, model.palette), x, base, shown)
-    outline = [patheffects.withStroke(linewidth=2.5, foreground='#14181f')]
-    for label, (across, down, radius) in spots(classes).items():
-        name = model.names[label]
-        if radius * scale >= 4.2 * len(name):
-            half = 4.6 * len(name)  # of the text's width
-            middle = np.clip(x + across * scale, x + half, x + shown - half)
+        x, y, width: Of the batch.
+        """
+        view, scale = VIEWS[place], width / BATCH[0]
+        classes = self.model.classes(self.padding)[method][place]
+        changed = self.model.changed(self.padding)[method][place]
+        right, bottom = (scale * side for side in view.padded(self.padding))
+        style = dict(facecolor='#2b313b', edgecolor='#59616d', hatch='////', linewidth=0)
+        self.axis.add_patch(Rectangle((x, y), right, bottom, zorder=-1, **style))
+        image = overlay(view.pixels(), classes, self.model.palette)
+        image[changed] = tuple(bytes.fromhex(CHANGED[1:]))
+        across, down = (scale * side for side in view.size)
+        self.axis.imshow(image, extent=(x, x + across, y + down, y), aspect='auto')
+        outline = [patheffects.withStroke(linewidth=2.5, foreground=GROUND)]
+        for label, (column, row, radius) in spots(classes).items():
+            name = self.model.names[label]
+            if scale * radius < 3.7 * len(name):
+                continue
+            half = 4.2 * len(name)  # of the text's width
+            middle = x + np.clip(scale * column, half, across - half)
             style = dict(ha='center', va='center', color='white', path_effects=outline)
-            sheet.write(middle, top + down * scale, name, 14, weight='bold', **style)
-    sheet.write(x + shown / 2, base + 20, view.name, 15, ha='center', weight='bold')
-    return top
+            self.write(middle, y + scale * row, name, weight='bold', **style)
+        caption = f'{view.name}: {share([changed])}'
+        self.write(x, y + scale * BATCH[1] + 17, caption)
 
 
-def legend(sheet: Sheet, model: Segmentor, x: float, y: float, columns: int, width: float) -> None:
-    """Write the classes with their colours, in columns of ``width`` px. x, y: upper left corner."""
-    rows = -(-len(model.names) // columns)
-    for place, (name, colour) in enumerate(zip(model.names, model.palette / 255, strict=True)):
-        left, upper = x + place // rows * width, y + place % rows * 17
-        sheet.axis.add_patch(Rectangle((left, upper), 11, 11, color=colour))
-        sheet.write(left + 17, upper + 10, name, 13)
-
-
-def crop(sheet: Sheet, x: float, y: float, scale: float) -> None:
-    """Draw the size of the images in training, to scale, from its upper left corner."""
-    style = dict(fill=False, edgecolor=sheet.theme.soft, linestyle=(0, (4, 2)), linewidth=1.3)
-    width, height = (side * scale for side in CROP)
-    sheet.axis.add_patch(Rectangle((x, y), width, height, **style))
-    for line, text in enumerate(('training crop', '{} x {} px'.format(*CROP))):
-        middle = (x + width / 2, y + height / 2 + 16 * line - 3)
-        sheet.write(*middle, text, 13, ha='center', color=sheet.theme.soft)
-
-
-@cache
-def padding_errors() -> dict[str, np.ndarray]:
-    """How much each cell of a map differs when the image lies in a padded batch, relative to the
-    features that the image has alone, (H, W) for timm's model and this package's.
-
-    Both have the same weights, which are not trained.
-    """
-    torch.manual_seed(0)
-    peer = timm.create_model('twins_pcpvt_small').eval()
-    ours = PyramidCPVT(arch='small').eval()
-    ours.load_state_dict(convert_state_dict(peer.state_dict(), ours)[0])
-    photo = Image.open(STREET).crop(WHOLE).resize(IMAGE[::-1], Image.Resampling.BICUBIC)
-    pixels = (np.asarray(photo, np.float32) - MEAN) / STD
-    image = torch.from_numpy(pixels).float().permute(2, 0, 1)[None]
-    batch = torch.zeros(2, 3, *BATCH)
-    batch[:1, :, : IMAGE[0], : IMAGE[1]] = image
-    batch[1] = torch.randn(3, *BATCH)
-    models: dict[str, Callable[..., Any]] = {
-        "timm's Twins-PCPVT-S": partial(peer.forward_intermediates, intermediates_only=True),
-        'PyramidCPVT-S': ours,
-    }
-    errors = {}
-    for name, model in models.items():
-        options = {} if model is not ours else dict(valid_sizes=[IMAGE, BATCH])
-        with torch.no_grad():
-            alone = model(image)[STAGE][0]
-            padded = model(batch, **options)[STAGE][0]
-        padded = padded[:, : alone.shape[1], : alone.shape[2]]
-        errors[name] = ((padded - alone).norm(dim=0) / alone.norm(dim=0)).numpy()
-    return errors
-
-
-def in_batch(pixels: np.ndarray) -> np.ndarray:
-    """The image's (H, W, 3) in the corner of a grey batch."""
-    batch = np.full((*BATCH, 3), 128, np.uint8)
-    batch[: IMAGE[0], : IMAGE[1]] = pixels
-    return batch
-
-
-def coloured(error: np.ndarray) -> np.ndarray:
-    """A map of differences as an image, black where there is none."""
-    colours = matplotlib.colormaps['inferno'](np.sqrt(np.clip(error, 0, 1)))[..., :3]
-    return np.kron((255 * colours).astype(np.uint8), np.ones((STRIDE, STRIDE, 1), np.uint8))
-
-
-def proof(sheet: Sheet, left: float, y: float, width: float, *, narrow: bool = False) -> None:
-    """Draw the padded image and both models' differences, each ``width`` px wide, below ``y``.
-
-    Without the image, and with captions of two lines, if ``narrow``.
-    """
-    photo = Image.open(STREET).crop(WHOLE).resize(IMAGE[::-1], Image.Resampling.BICUBIC)
-    separator, size = ('\n', 13) if narrow else (': ', 15)
-    pictures = [] if narrow else [('in a batch, padding in grey', np.asarray(photo))]
-    for name, error in padding_errors().items():
-        found = f'{error.min():.0%} to {error.max():.0%}' if error.any() else 'nothing'
-        pictures.append((f'{name}{separator}{found}', coloured(error)))
-    base = y + width * BATCH[0] / BATCH[1]
-    for place, (name, pixels) in enumerate(pictures):
-        x = left + place * (width + 20)
-        sheet.show(in_batch(pixels), x, base, width)
-        for line, text in enumerate(name.split('\n')):
-            place_of_text = (x + width / 2, base + 20 + 19 * line)
-            sheet.write(*place_of_text, text, size, weight='bold', ha='center')
-
-
-def draw(model: Segmentor, theme: str) -> Figure:
-    """The picture for a page of about 900 px."""
-    sheet, scale, left, base = Sheet(930, 714, theme), 0.4, 18, 380
-    sheet.write(left, 34, f'{TITLE}, one photograph, to scale', 17, weight='bold')
-    legend(sheet, model, left, 58, 3, 110)
-    x = float(left)
-    panel(sheet, model, LARGE, x, base, scale)
-    x += LARGE.size[0] * scale + 22
-    panel(sheet, model, TALL, x, base, scale)
-    crop(sheet, x, 56, scale)
-    x += TALL.size[0] * scale + 22
-    panel(sheet, model, WIDE, x, 56 + WIDE.size[1] * scale, scale)
-    panel(sheet, model, MIDDLE, x, base, scale)
-    x += MIDDLE.size[0] * scale + 18
-    top = panel(sheet, model, SMALL, x, base, scale)
-    middle = x + SMALL.size[0] * scale / 2
-    sheet.write(middle, top - 8, 'not advised', ha='center', color=sheet.theme.soft)
-    title = 'The same image alone and in a padded batch: how much its features change'
-    sheet.write(left, 446, title, 17, weight='bold')
-    proof(sheet, left, 470, 284)
-    remark = (
-        'Change of each cell of the third map, of its size; black: none. '
-        'Same weights (not trained); 320 x 512 px in 448 x 672 px.'
-    )
-    sheet.write(left, 704, remark, 13, color=sheet.theme.soft)
+def draw(model: Segmentors, padding: float) -> Figure:
+    """A frame for a page of about 830 px: a row a method, a column a size."""
+    sheet, left, gap = Sheet(830, 590, model, padding), 16, 14
+    right = sheet.width - left
+    width = (right - left - 2 * gap) / 3
+    sheet.write(left, 38, QUESTION, 21, weight='bold')
+    sheet.write(right, 38, sheet.state, 16, ha='right')
+    for method, (name, parts) in enumerate(METHODS):
+        top = 90 + 254 * method
+        sheet.write(left, top - 14, name, 16, weight='bold')
+        sheet.write(left + 172, top - 14, parts, color=SOFT)
+        sheet.verdict(method, right, top - 14, 'change class', ha='right')
+        for place in range(len(VIEWS)):
+            sheet.panel(method, place, left + place * (width + gap), top, width)
+    sheet.write(left, 577, REMARK, color=SOFT)
     return sheet.figure
 
 
-def draw_narrow(model: Segmentor, theme: str) -> Figure:
-    """The picture for a phone."""
-    sheet, scale, left = Sheet(390, 824, theme), 0.44, 18
-    sheet.write(left, 34, 'One segmentor, any size', 17, weight='bold')
-    base = 50 + LARGE.size[1] * scale
-    panel(sheet, model, LARGE, left, base, scale)
-    base += 36 + TALL.size[1] * scale
-    panel(sheet, model, TALL, left, base, scale)
-    panel(sheet, model, PHONE, left + TALL.size[0] * scale + 20, base, scale)
-    base += 62
-    sheet.write(left, base, 'How much padding changes features', 17, weight='bold')
-    proof(sheet, left, base + 16, 167, narrow=True)
-    remark = 'Relative to their size; black: none. Same weights.'
-    sheet.write(left, 810, remark, 13, color=sheet.theme.soft)
+def draw_narrow(model: Segmentors, padding: float) -> Figure:
+    """A frame for a phone: a column a method, a row a size."""
+    sheet, left, gap = Sheet(358, 620, model, padding), 8, 8
+    width = (sheet.width - 2 * left - gap) / 2
+    sheet.write(left, 28, QUESTION, 16, weight='bold')
+    sheet.write(left, 50, sheet.state[0].upper() + sheet.state[1:], 14)
+    for method, (name, _) in enumerate(METHODS):
+        x = left + method * (width + gap)
+        sheet.write(x, 80, name, 14, weight='bold')
+        sheet.verdict(method, x, 102)
+        for place in range(len(VIEWS)):
+            sheet.panel(method, place, x, 114 + 152 * place, width)
+    for line, text in enumerate(REMARK.split('. ', 1)):
+        sheet.write(left, 590 + 19 * line, text, color=SOFT)
     return sheet.figure
+
+
+def save(model: Segmentors, folder: Path) -> None:
+    """Write the moving pictures, and the first frame of each for those who want no motion."""
+    paddings, durations = zip(*FRAMES, strict=True)
+    for name, draw_frame in (('padding', draw), ('padding_narrow', draw_narrow)):
+        frames = []
+        for padding in paddings:
+            drawn = BytesIO()
+            draw_frame(model, padding).savefig(drawn, dpi=200)
+            frames.append(Image.open(drawn).convert('RGB'))
+        style = dict(quality=80, method=6)
+        frames[0].save(folder / f'{name}_still.webp', **style)
+        moving = dict(save_all=True, append_images=frames[1:], duration=durations, loop=3)
+        frames[0].save(folder / f'{name}.webp', **moving, **style)
