@@ -56,6 +56,8 @@ them: [Train on your own data](../own_data.md), [prediction](../inference.md),
 
 """
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
+# What a page says in the repository, where the site has the tables.
+MODELS = re.compile('<!-- models: begin -->.*<!-- models: end -->', re.DOTALL)
 ROLE = re.compile(r':(?:class|func|mod|meth|attr|data):(?=<code>)')  # of Sphinx, in docstrings
 WORDS = yaml.safe_load(Path(__file__).with_name('words.yml').read_text(encoding='utf-8'))
 
@@ -117,7 +119,7 @@ def command_lines() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Point links to folders and source files at their pages."""
+    """Put the tables of models in, and point links to folders and source files at their pages."""
     place = posixpath.dirname(page.file.src_uri)
 
     def rewrite(match: re.Match[str]) -> str:
@@ -135,7 +137,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         page.meta.setdefault('search', dict(boost=0.2))
     elif page.file.src_uri.startswith('docs/api/'):  # after the guides
         page.meta.setdefault('search', dict(boost=0.3))
-    return LINK.sub(rewrite, markdown.replace('<!-- models -->', zoo()))
+    return LINK.sub(rewrite, MODELS.sub(lambda _: zoo(), markdown))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:

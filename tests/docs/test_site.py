@@ -16,7 +16,7 @@ from cpvt.__main__ import COMMANDS
 from cpvt_backbones.analysis.complexity import complexity_against_size
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.version import __version__
-from cpvt_backbones.weights import shipped_weights
+from cpvt_backbones.weights import named_models, shipped_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = dict(script='src', img='src', iframe='src', source='src', video='src')
@@ -101,9 +101,12 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     assert f'cpvt_backbones {__version__}' in page_text(tmp_path, 'index')
     commands = page_text(tmp_path, 'docs/api/command_line')
     assert all(f'usage: cpvt {name}' in commands for name in COMMANDS)
-    models = page_text(tmp_path, 'docs/models')
-    assert all(name in models for name in shipped_weights())
-    assert all(model['Name'] in models for model in recipes())
+    run, folded = page_text(tmp_path, 'docs/models').split('<details>')
+    assert all(f'data-clipboard-text="{name}"' in run for name in named_models())
+    names = {model['Name'] for model in recipes()}
+    assert all(f'{name}.py.html' in folded for name in names)
+    assert not any(f'{name}.py.html' in run for name in names)
+    assert 'make docs' not in run + folded
     assert (tmp_path / 'configs/imagenet/cpvt-t_8xb256_in1k.py.html').is_file()
 
 

@@ -90,15 +90,34 @@ def test_a_wide_table_of_words_becomes_cards_on_a_phone(site, browser):
 def test_the_field_of_a_table_leaves_the_rows_with_all_of_its_words(site, browser):
     page = browser.new_page()
     page.goto(f'{site[1]}/docs/models.html')
-    rows = page.locator('input.rows + .md-typeset__scrollwrap tbody tr')
+    field = page.locator('input.rows').first
+    rows = page.locator('.md-typeset__scrollwrap').first.locator('tbody tr')
     count = rows.count()
-    page.locator('input.rows').fill('detection twins')
+    field.fill('segmentation twins')
     shown = rows.locator('visible=true').all_inner_texts()
     assert 0 < len(shown) < count
-    assert all('detection' in text.lower() and 'twins' in text.lower() for text in shown)
-    page.locator('input.rows').fill('')
+    assert all('segmentation' in text.lower() and 'twins' in text.lower() for text in shown)
+    field.fill('')
     assert rows.locator('visible=true').count() == count
     page.close()
+
+
+def test_on_a_phone_each_model_shows_name_and_score_and_recipes_are_folded(site, browser):
+    context = browser.new_context(viewport=dict(width=390, height=844))
+    page = context.new_page()
+    page.goto(f'{site[1]}/docs/models.html')
+    models, recipes = page.locator('.models table').all()
+    assert not recipes.is_visible()
+    for row in models.locator('tbody tr').all():
+        score = row.locator('td').nth(1)
+        box = score.bounding_box()
+        assert box['x'] + box['width'] <= 390, row.inner_text()
+        assert score.evaluate('cell => getComputedStyle(cell).whiteSpace') == 'nowrap'
+    context.grant_permissions(['clipboard-read', 'clipboard-write'])
+    models.locator('button.copy').nth(1).click()
+    name = page.evaluate('navigator.clipboard.readText()')
+    assert name == 'retinanet_cpvt_tiny_gap-bccd'
+    context.close()
 
 
 def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser):
