@@ -19,6 +19,7 @@ from cpvt_backbones.version import __version__
 from cpvt_backbones.weights import named_models, shipped_weights
 
 ROOT = Path(__file__).resolve().parents[2]
+PICTURE = re.compile('<picture>.*?</picture>', re.DOTALL)
 LOADED = dict(script='src', img='src', iframe='src', source='src', video='src')
 
 
@@ -107,6 +108,9 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     assert all(f'{name}.py.html' in folded for name in names)
     assert not any(f'{name}.py.html' in run for name in names)
     assert 'make docs' not in run + folded
+    pictures = [found for page in pages for found in PICTURE.findall(page.read_text('utf-8'))]
+    assert any('#only-dark' in picture for picture in pictures)
+    assert not any('prefers-color-scheme' in picture for picture in pictures)
     assert (tmp_path / 'configs/imagenet/cpvt-t_8xb256_in1k.py.html').is_file()
 
 

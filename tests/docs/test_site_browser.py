@@ -20,6 +20,14 @@ SIZED = """() => [...document.querySelectorAll('.md-sidebar')].every((bar) => (
     || getComputedStyle(bar).position !== 'sticky'
     || bar.querySelector('.md-sidebar__scrollwrap').style.height !== ''
 ))"""
+# Files of the pictures that are not hidden.
+SHOWN = """() => Promise.all([...document.querySelectorAll('picture img')]
+    .filter((image) => getComputedStyle(image).display !== 'none')
+    .map(async (image) => {
+        image.loading = 'eager'
+        await image.decode()
+        return image.currentSrc
+    }))"""
 WINDOWS = {'desktop': (1440, 900), 'phone': (390, 844)}
 
 
@@ -117,6 +125,27 @@ def test_on_a_phone_each_model_shows_name_and_score_and_recipes_are_folded(site,
     models.locator('button.copy').nth(1).click()
     name = page.evaluate('navigator.clipboard.readText()')
     assert name == 'retinanet_cpvt_tiny_gap-bccd'
+    context.close()
+
+
+@pytest.mark.parametrize('window', WINDOWS)
+def test_pictures_follow_the_switch_of_the_site(site, browser, window):
+    width, height = WINDOWS[window]
+    context = browser.new_context(
+        viewport=dict(width=width, height=height), color_scheme='dark', reduced_motion='reduce'
+    )
+    page = context.new_page()
+    for name in ('index', 'docs/models'):
+        page.goto(f'{site[1]}/{name}.html')
+        for scheme in ('dark', 'light'):
+            palette = 'slate' if scheme == 'dark' else 'default'
+            if page.locator('body').get_attribute('data-md-color-scheme') != palette:
+                page.locator('label[for^=__palette]').locator('visible=true').click()
+            sources = page.evaluate(SHOWN)
+            assert sources
+            for source in sources:
+                assert source.endswith('_dark.webp') == (scheme == 'dark'), source
+                assert ('_narrow' in source) == (window == 'phone' and name == 'index'), source
     context.close()
 
 
