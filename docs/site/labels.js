@@ -9,7 +9,8 @@ document.querySelector('.md-search')?.setAttribute('aria-label', 'Search')
     }
   }
   const reach = () => {
-    for (const table of document.querySelectorAll('.md-typeset__scrollwrap, .tabbed-labels')) table.tabIndex = 0
+    const scrolled = ".md-typeset__scrollwrap, .tabbed-labels, p:has(> img[src$='.png'])"
+    for (const part of document.querySelectorAll(scrolled)) part.tabIndex = 0
   }
   for (const list of document.querySelectorAll('.md-nav--secondary .md-nav')) {
     list.setAttribute('aria-label', `${list.getAttribute('aria-label')}, on this page`)

@@ -48,6 +48,7 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
 // A name in the first column may break behind these signs, which leaves room for the second.
 for (const code of document.querySelectorAll('.md-typeset td:first-child code:not(:has(*))')) {
   const parts = code.textContent.split(/(?<=[_./])/)
+  if (code.textContent.length > 60) code.style.whiteSpace = 'normal' // a call
   code.replaceChildren(...parts.flatMap((part) => [part, document.createElement('wbr')]))
 }
 // On a phone, a table of at most 30 rows with words, which is wider than the page or has tall cells, shows its rows as cards.
