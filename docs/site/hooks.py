@@ -34,6 +34,14 @@ UNLISTED = (
     'cpvt_backbones/weights/*.md',
     'demo/*/README.md',
 )
+# The page that such a page belongs to, by its folder. The navigation is empty beside it.
+MODELS_PAGE = ('docs/models.html', 'Models and results')
+PARENTS = {
+    'configs': MODELS_PAGE,
+    'cpvt_backbones': MODELS_PAGE,
+    'docs': ('docs/evidence.html', 'Which position encoding'),
+    'projects': MODELS_PAGE,
+}
 OTHERS = ('docs/**/*', 'configs/**/*.txt', 'demo/**/*.csv', 'LICENSE')
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
 SOURCE = """---
@@ -143,9 +151,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Leave out Sphinx's roles, which docstrings use, and headings of tables without a text."""
+    """Leave out Sphinx's roles and empty headings of tables; add dark pictures and ways back."""
     html = ROLE.sub('', html).replace('<th></th>', '<td></td>')
-    return PICTURE.sub(lambda picture: follow_switch(picture[0]), html)
+    html = PICTURE.sub(lambda picture: follow_switch(picture[0]), html)
+    folder = page.file.src_uri.partition('/')[0]
+    if page.file.inclusion is not InclusionLevel.NOT_IN_NAV or folder not in PARENTS:
+        return html
+    parent, title = PARENTS[folder]
+    link = posixpath.relpath(parent, posixpath.dirname(page.url))
+    return f'<p><a href="{link}">← {title}</a></p>\n{html}'
 
 
 def follow_switch(picture: str) -> str:

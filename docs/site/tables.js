@@ -45,11 +45,19 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
   })
   table.before(field)
 }
-// A name in the first column may break behind these signs, which leaves room for the second.
-for (const code of document.querySelectorAll('.md-typeset td:first-child code:not(:has(*))')) {
-  const parts = code.textContent.split(/(?<=[_./])/)
-  if (code.textContent.length > 60) code.style.whiteSpace = 'normal' // a call
+// A name in the first column may break behind these signs, which leaves room for the second. In a table of many rows, a button
+// copies it: the theme listens for the attribute.
+for (const code of document.querySelectorAll('.md-typeset td:first-child > code')) {
+  const name = code.textContent
+  if (name.length > 60) code.style.whiteSpace = 'normal' // a call
+  const parts = name.split(/(?<=[_./])/)
   code.replaceChildren(...parts.flatMap((part) => [part, document.createElement('wbr')]))
+  if (code.closest('tbody').rows.length <= 30) continue
+  const button = document.createElement('button')
+  button.className = 'copy'
+  button.dataset.clipboardText = name
+  button.title = `Copy ${name}`
+  code.after(' ', button)
 }
 // On a phone, a table of at most 30 rows with words, which is wider than the page or has tall cells, shows its rows as cards.
 {

@@ -31,11 +31,6 @@ RECIPES_HEAD = """\
 | recipe | published score | task, data | by | params, M | GMACs | image, px |
 | --- | --- | --- | --- | ---: | ---: | --- |
 """
-# The theme copies the text of such a button.
-NAME = (
-    '<code>{name}</code> <button class="copy" data-clipboard-text="{name}" title="Copy" '
-    'aria-label="Copy {name}"></button>'
-)
 # Of each task: words of the table, and its metrics in the order of the READMEs.
 TASKS = {
     'Image Classification': ('classification', ('top-1',)),
@@ -78,13 +73,13 @@ def task_and_score(named: tuple[str, dict[str, Any]]) -> tuple[int, float]:
 def published_model(name: str, entry: dict[str, Any]) -> list[str]:
     """Row of a model whose weights others have published."""
     return [
-        NAME.format(name=name),
+        f'`{name}`',
         '<br>'.join(f'{value} {metric}' for metric, value in entry['scores'].items()),
         f'{entry["task"]}, {entry["dataset"]}',
         entry['source'].partition(',')[0],
         f'{entry["parameters"] / 1e6:.1f}',
         str(entry.get('gmacs', '')),
-        ' x '.join(map(str, entry.get('size', ''))),
+        '&nbsp;x&nbsp;'.join(map(str, entry.get('size', ''))),
         entry['license'].replace('apache', 'Apache').replace('cc-by-nc-', 'CC BY-NC '),
     ]
 
@@ -103,7 +98,7 @@ def cost_cells(name: str, task: str, costs: dict[tuple[str, bool], dict[str, str
     return [
         f'{int(row["parameters"]) / 1e6:.1f}',
         f'{float(row["gmacs"]):.1f}',
-        f'{row["height"]} x {row["width"]}',
+        f'{row["height"]}&nbsp;x&nbsp;{row["width"]}',
     ]
 
 
@@ -117,7 +112,7 @@ def shipped_model(
     (data,) = re.findall(r'^\*\*Data\.\*\* (\w+)', text, re.MULTILINE)
     task = next(key for key, (_, metrics) in TASKS.items() if metric == metrics[0])
     return [
-        NAME.format(name=name),
+        f'`{name}`',
         f'{max(map(float, scores)):.1f} {metric}',
         f'{TASKS[task][0]}, {data}',
         f'[ours](../cpvt_backbones/weights/{name}.md)',

@@ -103,11 +103,13 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     commands = page_text(tmp_path, 'docs/api/command_line')
     assert all(f'usage: cpvt {name}' in commands for name in COMMANDS)
     run, folded = page_text(tmp_path, 'docs/models').split('<details>')
-    assert all(f'data-clipboard-text="{name}"' in run for name in named_models())
+    assert all(f'<code>{name}</code>' in run for name in named_models())
     names = {model['Name'] for model in recipes()}
     assert all(f'{name}.py.html' in folded for name in names)
     assert not any(f'{name}.py.html' in run for name in names)
     assert 'make docs' not in run + folded
+    card = page_text(tmp_path, 'cpvt_backbones/weights/cpvt_tiny_gap-imagenette')
+    assert '<a href="../../docs/models.html">← Models and results</a>' in card
     pictures = [found for page in pages for found in PICTURE.findall(page.read_text('utf-8'))]
     assert any('#only-dark' in picture for picture in pictures)
     assert not any('prefers-color-scheme' in picture for picture in pictures)
