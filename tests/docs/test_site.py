@@ -1,6 +1,7 @@
 """The documentation site: complete, strict, and nothing fetched by its pages."""
 
 import csv
+import importlib
 import json
 import os
 import re
@@ -66,6 +67,26 @@ class Loads(HTMLParser):
             self.found.append(attributes[LOADED[tag]])
         if 'srcset' in attributes:
             self.found.append(attributes['srcset'])
+
+
+def test_a_picture_for_each_scheme_keeps_other_conditions(monkeypatch):
+    pytest.importorskip('mkdocs')  # of the extra `docs`
+    monkeypatch.syspath_prepend(ROOT / 'docs/site')
+    follow_switch = importlib.import_module('hooks').follow_switch
+    picture = (
+        '<picture><source media="(max-width: 9em) and (prefers-color-scheme: dark)" srcset="a">'
+        '<source media="(max-width: 9em)" srcset="b">'
+        '<source media="(prefers-color-scheme: dark)" srcset="c"><img src="d" alt="e"></picture>'
+    )
+    assert follow_switch(picture) == (
+        '<picture><source media="(max-width: 9em)" srcset="b">'
+        '<img loading="lazy" src="d#only-light" alt="e"></picture>'
+        '<picture><source media="(max-width: 9em)" srcset="a">'
+        '<source media="(max-width: 9em)" srcset="b"><source srcset="c">'
+        '<img loading="lazy" src="d#only-dark" alt="e"></picture>'
+    )
+    single = '<picture><source media="(max-width: 9em)" srcset="b"><img src="d"></picture>'
+    assert follow_switch(single) == single
 
 
 @pytest.mark.full
