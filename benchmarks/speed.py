@@ -123,7 +123,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         machine += f'. Medians of {args.rounds} rounds (lowest-highest)'
     if args.docs:
         table = report.comparison_table(compared, rows)
-        fill_marked(args.docs, f'speed-{args.suite}', f'{table}\n\n{machine}.')
+        linked = machine.replace('memory kept', '[memory kept](#freed-memory)')
+        fill_marked(args.docs, f'speed-{args.suite}', f'{table}\n\n{linked}.')
     if args.plot:
         plots.save_figure(report.draw_bars(compared, rows), args.plot)
     text = report.case_tables(rows)
