@@ -249,7 +249,8 @@ class CPVT(Backbone):
         prefix_tokens = self._prefix_tokens(images.shape[0])
         tokens, prefix_tokens, grid = self._before_stage(0, tokens, prefix_tokens, grid)
         x = self.norm_pre(prepend_tokens(prefix_tokens, self.pos_drop(tokens)))
-        rotations = self._rotations(0, grid, self._num_prefix, tokens.device)
+        del tokens, prefix_tokens  # or their memory would be held until the last block
+        rotations = self._rotations(0, grid, self._num_prefix, x.device)
         outputs: dict[int, StageTokens] = {}
         for index, block in zip(range(max(taps) + 1), self.blocks, strict=False):
             x, grid = self._run_block(0, index, block, x, self._num_prefix, grid, rotations)

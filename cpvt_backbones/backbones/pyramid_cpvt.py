@@ -335,8 +335,9 @@ class PyramidCPVT(Backbone):
             prefix_tokens = self._prefix_tokens(images.shape[0]) if s == last else None
             tokens, prefix_tokens, grid = self._before_stage(s, tokens, prefix_tokens, grid)
             num_prefix = self._num_prefix if s == last else 0
-            rotations = self._rotations(s, grid, num_prefix, tokens.device)
             x = prepend_tokens(prefix_tokens, self.pos_drops[s](tokens))
+            del tokens, prefix_tokens  # or their memory would be held until the last block
+            rotations = self._rotations(s, grid, num_prefix, x.device)
             for index, block in enumerate(cast(nn.ModuleList, blocks)):
                 x, grid = self._run_block(s, index, block, x, num_prefix, grid, rotations)
             if self.norm_after_stage:

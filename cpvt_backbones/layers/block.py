@@ -1,5 +1,7 @@
 """Pre-norm encoder block, its MLP, stochastic depth and layer scale."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -262,12 +264,12 @@ class Block(nn.Module):
             rotate: Rotation of queries and keys by a position encoding.
         """
         query_key = None if qk is None else self.norm1(qk)
-        branch = self.attn(
-            self.norm1(x), grid, num_prefix=num_prefix, qk=query_key, bias=bias, rotate=rotate
+        options: dict[str, Any] = dict(
+            num_prefix=num_prefix, qk=query_key, bias=bias, rotate=rotate
         )
-        x = self._sum(x, self.drop_path1(self.ls1(branch)))
-        branch = self.mlp(self.norm2(x), grid, num_prefix)
-        return self._sum(x, self.drop_path2(self.ls2(branch)))
+        # A branch has no name: it would be held in memory while the next one is computed.
+        x = self._sum(x, self.drop_path1(self.ls1(self.attn(self.norm1(x), grid, **options))))
+        return self._sum(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x), grid, num_prefix))))
 
     def _sum(self, x: Tensor, branch: Tensor) -> Tensor:
         # Never into x, which may be an output of the model. Under autocast only x is fp32.

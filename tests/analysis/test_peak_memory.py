@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from cpvt_backbones import CPVT, PyramidCPVT
 from cpvt_backbones.analysis.memory import peak_memory
 
 
@@ -39,3 +40,23 @@ def test_peak_of_a_training_step():
     with torch.no_grad():
         assert peak_memory(lambda: model(tokens), 'cpu') == hidden + output
     assert 2 * hidden + weight <= peak_memory(step, 'cpu') <= 2 * hidden + 2 * weight + 2 * output
+
+
+def test_a_backbone_needs_no_more_than_its_peer():
+    """No tensor is held longer than a peer holds it."""
+    timm = pytest.importorskip('timm')
+    pairs = (
+        ('deit_tiny_patch16_224', CPVT(arch='tiny', position=None, out_type='raw')),
+        ('deit_tiny_patch16_224', CPVT(arch='tiny', out_type='raw')),
+        ('twins_pcpvt_small', PyramidCPVT(arch='small', out_indices=3)),
+    )
+    images = torch.rand(2, 3, 224, 224)
+    for name, model in pairs:
+        peer = timm.create_model(name, num_classes=0)
+        most, found = (peak_of_call(backbone.eval(), images) for backbone in (peer, model))
+        assert found <= 1.01 * most
+
+
+@torch.no_grad()
+def peak_of_call(model, images):
+    return peak_memory(lambda: model(images), 'cpu')
