@@ -612,12 +612,12 @@ def split_model(
     elif first in shipped:
         config, checkpoint = shipped[first], first
     elif similar := did_you_mean(first):
-        raise UsageError(f'{first!r} is no model{similar}')
+        raise UsageError(f'{first!r} is not a model{similar}')
     else:
         files = f', or an exported model ({", ".join(exported)})' if exported else ''
         raise UsageError(
-            f'{first!r} is no model; names: docs/weights.md and docs/models.md; or give CONFIG.py'
-            f' CHECKPOINT{files}'
+            f'{first!r} is not a model; names: docs/weights.md and docs/models.md; or give'
+            f' CONFIG.py CHECKPOINT{files}'
         )
     if images and not rest:
         raise UsageError(f'images: none are given after the model {checkpoint!r}')

@@ -145,11 +145,11 @@ def test_choices_and_defaults_are_the_packages():
 @pytest.mark.parametrize(
     ('words', 'message'),
     [
-        ([], "'' is no model; names: docs/weights.md"),
-        (['c.py'], "'c.py' is no model; .* or give CONFIG.py CHECKPOINT$"),
-        (['x.pth', 'c.py'], "'x.pth' is no model"),
-        (['m.onnx', 'a.jpg'], "'m.onnx' is no model"),
-        (['retinanet_r50_fpn_1x_coco', 'a.jpg'], "^'retinanet_r50_fpn_1x_coco' is no model; "),
+        ([], "'' is not a model; names: docs/weights.md"),
+        (['c.py'], "'c.py' is not a model; .* or give CONFIG.py CHECKPOINT$"),
+        (['x.pth', 'c.py'], "'x.pth' is not a model"),
+        (['m.onnx', 'a.jpg'], "'m.onnx' is not a model"),
+        (['retinanet_r50_fpn_1x_coco', 'a.jpg'], "^'retinanet_r50_fpn_1x_coco' is not a model; "),
         (['c.py', 'x.pth'], "images: none are given after the model 'x.pth'"),
     ],
 )

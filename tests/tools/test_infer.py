@@ -131,7 +131,7 @@ def test_options_reach_the_model(infer, monkeypatch):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ('{1} photos', 'is no model; names: docs/weights.md and docs/models.md; or give CONFIG.py'),
+        ('{1} photos', 'is not a model; names: docs/weights.md and docs/models.md; or give'),
         ('{0} {1}', 'images: none are given after the model'),
         ('none.onnx photos', "checkpoint: there is no file or folder 'none.onnx'"),
         ('empty.onnx photos --cfg-options a=1', 'the exported file empty.onnx has no config'),
@@ -170,7 +170,7 @@ def test_a_whole_number_is_a_side_and_never_a_tiny_one():
 @pytest.mark.parametrize('arguments', [['photos/'], ['photos/', 'more/']])
 def test_without_a_model_it_says_where_the_names_stand(refused, arguments):
     line = refused('infer', *arguments)
-    assert "'photos/' is no model; names: docs/weights.md and docs/models.md;" in line
+    assert "'photos/' is not a model; names: docs/weights.md and docs/models.md;" in line
 
 
 def test_weights_of_another_model_are_refused_in_one_sentence(refused):
