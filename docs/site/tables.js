@@ -59,7 +59,8 @@ for (const code of document.querySelectorAll('.md-typeset td:first-child > code'
   button.title = `Copy ${name}`
   code.after(' ', button)
 }
-// On a phone, a table of at most 30 rows with words, which is wider than the page or has tall cells, shows its rows as cards.
+// On a phone, a table of at most 30 rows with words, or of at most three, shows its rows as cards if it is wider than the
+// page or has tall cells.
 {
   const narrow = matchMedia('(max-width: 44.9em)')
   const stack = () => {
@@ -71,7 +72,7 @@ for (const code of document.querySelectorAll('.md-typeset td:first-child > code'
       const tall = rows.some((row) => row.offsetHeight > 100)
       const words = rows.some((row) => [...row.cells].some((cell) => cell.innerText.length > 24))
       const numbers = table.querySelector('td[style*="right"]') !== null
-      if (!narrow.matches || !(wide || tall) || (numbers && !words) || rows.length > 30) continue
+      if (!narrow.matches || !(wide || tall) || (numbers && !words && rows.length > 3) || rows.length > 30) continue
       for (const row of rows) {
         for (const [column, cell] of [...row.cells].entries()) {
           cell.dataset.column = heads[column]
