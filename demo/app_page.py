@@ -201,14 +201,16 @@ class Page:
             gr.Warning(html.escape(error.reason), title='The image cannot be used')
             return None
 
-    def follow(self, name: str, file: str | None) -> Any:
-        """The example of a model that was chosen, in place of another example."""
-        if file is not None:
-            shown = views.read_upload(file)
-            if not any(np.array_equal(one.image, shown) for one in examples()):
-                return gr.skip()  # the user's own image stays
+    def follow(self, name: str, file: str | None) -> np.ndarray | None:
+        """The example of a model that was chosen, in place of another example.
+
+        Otherwise the image as it was. ``gr.skip`` would make a component of the user's own, without
+        the ``preprocess`` of this one.
+        """
+        shown = None if file is None else views.read_upload(file)
         own = [one.image for one in examples() if one.model == name]
-        return own[0] if own else gr.skip()
+        replaced = shown is None or any(np.array_equal(one.image, shown) for one in examples())
+        return own[0] if own and replaced else shown
 
     def switch(self, event: gr.SelectData) -> str:
         """The view of a tab."""

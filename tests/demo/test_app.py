@@ -186,9 +186,9 @@ def ask(app, path, *, method='GET', body=None, **headers):
     return answer.status, answer.read().decode()
 
 
-def call(app, number, *data):
+def call(app, number, *data, session=None):
     """What an event of the page answers, by its number: its output, or its error."""
-    session = uuid.uuid4().hex
+    session = session or uuid.uuid4().hex
     content = dict(data=[*data], fn_index=number, session_hash=session)
     body = json.dumps(content)
     kind = {'Content-Type': 'application/json'}
@@ -201,7 +201,7 @@ def call(app, number, *data):
     return dict(done, warning=' '.join(said))
 
 
-def ask_result(app, place=None, value=None):
+def ask_result(app, place=None, value=None, session=None):
     """The answer to a request for a result, with another value at one place."""
     # Image, model, a state, which the server keeps; side; side, layer and point; score.
     image = dict(app.page.image.value, meta=dict(_type='gradio.FileData'))
@@ -209,7 +209,7 @@ def ask_result(app, place=None, value=None):
     if place is not None:
         data[place] = value
     number = next(i for i, fn in app.page.blocks.fns.items() if fn.name == 'run')
-    return call(app, number, *data)
+    return call(app, number, *data, session=session)
 
 
 def test_a_published_model_in_the_cache_answers(app, tmp_path, monkeypatch):
@@ -232,6 +232,17 @@ def test_a_published_model_in_the_cache_answers(app, tmp_path, monkeypatch):
     assert (
         '<img src=' in shown and 'street sign 100%' in shown and '| street sign | 100.0% |' in shown
     )
+
+
+def test_a_model_without_an_example_keeps_the_image(app):
+    """And later requests of the same user are answered."""
+    number = next(i for i, fn in app.page.blocks.fns.items() if fn.name == 'follow')
+    image = dict(app.page.image.value, meta=dict(_type='gradio.FileData'))
+    session = uuid.uuid4().hex
+    answer = call(app, number, 'deit_tiny-imagenet', image, session=session)
+    assert answer['success']
+    answer = ask_result(app, session=session)
+    assert answer['success'], answer
 
 
 def test_numbers_and_names_of_requests_are_bounded(app):
