@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--port', type=int, default=7860)
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     cli.add_config_arguments(parser)
+    parser.checks.append(lambda args: check_port(args.host, args.port))
     args = parser.parse_args(argv)
-    check_port(args.host, args.port)
     given = None
     if args.model:
         config, checkpoint, _ = cli.split_model(args.model)
@@ -36,9 +36,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         os.environ['GRADIO_TEMP_DIR'] = folder
         from app_page import Page
         from app_views import list_models
+        from mmengine.logging import MMLogger
 
         print('loading the first model ...', flush=True)
         address = Page(list_models(args.device, given)).launch(args.host, args.port)
+        MMLogger.get_current_instance().setLevel('ERROR')  # the page itself warns of an image
         print(f'open {address} (Ctrl-C ends it)', flush=True)
         signal.pause()
 
@@ -51,9 +53,11 @@ def check_port(host: str, port: int) -> None:
         with socket.create_server((host, port)):
             pass
     except OSError as error:
+        # Python adds the address to the reason of a port in use, but to no look-up's (below 0).
+        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
         raise cli.UsageError(
-            f'--port: {host} port {port} cannot be listened on ({error.strerror or error}); choose'
-            ' another with --port'
+            f'--port: {host} port {port} cannot be listened on ({reason}); choose another with'
+            ' --port'
         ) from error
 
 

@@ -171,8 +171,11 @@ def test_a_port_that_is_none_is_refused(port, message):
 
 
 def test_a_port_in_use_is_refused_before_a_model_is_loaded(app):
-    with pytest.raises(ValueError, match=f'--port: 127.0.0.1 port {app.port} .*in use.*--port'):
+    message = f'--port: 127.0.0.1 port {app.port} cannot be listened on .Address already in use.;'
+    with pytest.raises(ValueError, match=message):
         demo_app.check_port('127.0.0.1', app.port)
+    with pytest.raises(ValueError, match='Name or service|name resolution'):
+        demo_app.check_port('no.such.invalid', app.port)
 
 
 # -- the server
