@@ -27,13 +27,13 @@ ABOUT_FEATURES = """**What the backbone sees:** places of similar features have 
 Red, green and blue are the principal components."""
 ABOUT_ATTENTION = """**Where a layer attends to from the white point:** the more orange, the more.
 Click in the picture to move the point."""
-ABOUT_PREDICTION = """**What the whole model finds,** drawn on the image as the model sees it: boxes
-with scores, a class map with its legend, or the likeliest classes."""
+ABOUT_PREDICTION = """**What the whole model finds,** drawn on the image as the model sees it."""
 ABOUT_SIZES = """**One set of weights, one image, several sizes,** drawn as the model sees them.
 A size is good where the model's score on its test set is at least 90 % of its best."""
 CREDIT = 'Church and street: photographs by Mapillary, BSD licence. The blood smear is drawn.'
 SIDE = 'Longer side of the image in the model, px'
 PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
+NO_IMAGE = 'Choose an example, or an image of your own.'
 START = (512, 50, 50, 50)  # px and %, of the sliders of features
 START_SCORE = 0.5
 CSS = """
@@ -41,7 +41,8 @@ CSS = """
 .figures { display: flex; flex-wrap: wrap; gap: 1em; }
 .figures figure { flex: 1 1 max(40%, 260px); margin: 0; }
 #features figure + figure { flex-basis: 80px; }
-.figures img { width: 100%; }
+.figures img { width: 100%; max-height: 75vh; object-fit: contain; object-position: left; }
+[role=combobox] { margin-right: 1.5em; text-overflow: ellipsis; }
 [role=tab].selected, .min_value, .max_value { color: var(--body-text-color) !important; }
 """
 # On a narrow screen the results are below what was tapped.
@@ -122,7 +123,7 @@ class Page:
         for one, model in self.models.items():
             size = f' ({views.megabytes(model.published)})' if model.published else ''
             choices.append((f'{one}{size}', one))
-        self.name = gr.Dropdown(choices, value=name, label='Model', filterable=False)
+        self.name = gr.Dropdown(choices, value=name, label='Model; type to search')
         self.about = gr.Markdown(self.models[name].describe())
         gr.Markdown(CREDIT)
 
@@ -134,9 +135,9 @@ class Page:
             with gr.Tab(PREDICTION, id=PREDICTION):
                 gr.Markdown(ABOUT_PREDICTION)
                 self.prediction = gr.HTML(to_html([views.draw(model, file, found)]))
-                self.table = gr.Markdown(views.to_table(model, found))
                 label = f'{SIDE}; 0: the test scale'
                 self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
+                self.table = gr.Markdown(views.to_table(model, found))
             with gr.Tab(SIZES, id=SIZES):
                 gr.Markdown(ABOUT_SIZES)
                 self.sizes = gr.HTML()
@@ -170,13 +171,15 @@ class Page:
             **QUICK,
         )
         renamed = self.name.input(self.follow, [self.name, self.image], self.image, **QUICK)
+        # Gradio tells of it before the image is gone.
+        cleared = self.image.clear(lambda: None, None, self.image, **QUICK)
         switched = self.tabs.select(self.switch, None, self.view, **QUICK)
         pointed = self.attention.select(self.point, self.attention, self.sliders[2:], **QUICK)
         self.name.change(lambda name: self.models[name].describe(), self.name, self.about, **QUICK)
         sliders = [*self.sliders, self.side, self.score]
         pictures = [self.features, self.attention, self.prediction, self.sizes]
         for event in (
-            *(event.success for event in (given, picked, renamed, switched, pointed)),
+            *(event.success for event in (given, picked, renamed, cleared, switched, pointed)),
             *(slider.release for slider in sliders),
         ):
             event(
@@ -198,7 +201,7 @@ class Page:
             return views.read_upload(file)
         except ImageError as error:
             # Not an error: the page would keep the result of another image, and no event follows.
-            gr.Warning(html.escape(error.reason), title='The image cannot be used')
+            gr.Warning(f'The image cannot be used: {html.escape(error.reason)}.')
             return None
 
     def follow(self, name: str, file: str | None) -> np.ndarray | None:
@@ -225,17 +228,15 @@ class Page:
         """What one view shows, by component; of several sizes one after the other."""
         model, file, view = self.models[data[self.name]], data[self.image], data[self.view]
         if file is None:
-            yield dict.fromkeys((self.features, self.prediction, self.sizes, self.table), '') | {
-                self.attention: None,
-                self.caption: 'Choose an image.',
-            }
+            yield self.say(NO_IMAGE)
             return
         try:
             views.read_upload(file)  # kept for what follows
             views.release_others(self.models, data[self.name])
             model.fetch()
         except (ImageError, InputError) as error:
-            raise gr.Error(html.escape(str(error)), print_exception=False) from error
+            yield self.say(str(error))
+            return
         if view == FEATURES:
             chosen = [data[slider] for slider in self.sliders]
             features, attention, caption = views.explain(model, file, *chosen)
@@ -259,6 +260,16 @@ class Page:
                 self.table: views.to_table(model, found),
                 self.score: gr.Slider(visible=has_scores),
             }
+
+    def say(self, text: str) -> dict[Any, Any]:
+        """A text in place of every result, by component."""
+        shown = f'<p>{html.escape(text)}</p>'
+        return dict.fromkeys((self.features, self.prediction, self.sizes), shown) | {
+            self.table: '',
+            self.attention: None,
+            self.caption: '',
+            self.score: gr.Slider(visible=False),
+        }
 
     def launch(self, host: str, port: int) -> str:
         """Start the server in a thread; its address."""

@@ -44,7 +44,8 @@ def choose_scene(folder: Path, digits: int) -> str:
 def largest_classes(seg_map: np.ndarray, names: Sequence[str]) -> str:
     """The three classes with most pixels of a map (H, W), with their shares."""
     share = np.bincount(seg_map.ravel(), minlength=len(names)) / seg_map.size
-    return ', '.join(f'{names[i].lower()} {share[i]:.0%}' for i in np.argsort(-share)[:3])
+    largest = [i for i in np.argsort(-share)[:3] if share[i]]
+    return ', '.join(f'{names[i].lower()} {share[i]:.0%}' for i in largest)
 
 
 def compose(panels: Sequence[Panel], palette: Sequence[Sequence[int]]) -> Image.Image:

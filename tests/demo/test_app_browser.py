@@ -201,6 +201,8 @@ def test_kinds_of_images(open_page, name):
 def test_a_file_that_is_no_image(open_page):
     page = open_page()
     page.get_by_label('Remove Image').click()
+    done(page, 'Choose an example, or an image of your own')
+    expect(page.locator('#results figure')).to_have_count(0)
     give(page, 'a.png', b'/etc/passwd')
     expect(page.locator('body')).to_contain_text('not an image of an accepted format')
     expect(page.locator('#results figure')).to_have_count(0)
