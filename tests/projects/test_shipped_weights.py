@@ -9,7 +9,6 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
-from project_images import write_image
 from shipped_weights import make_bccd, make_imagenette, ship_weights
 
 from cpvt_backbones import CPVT, weights
@@ -25,6 +24,11 @@ VOC = """<annotation><object><name>WBC</name><bndbox>
 </object><object><name>RBC</name><bndbox>
 <xmin>7</xmin><ymin>7</ymin><xmax>{}</xmax><ymax>9</ymax></bndbox></object>
 </annotation>"""
+
+
+def write_image(file, pixels):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.astype(np.uint8)).save(file)
 
 
 def noise(height, width):
