@@ -43,7 +43,6 @@ MISTAKES = {
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
     'benchmarks/tile_agreement.py': ('none.py none.pth {image} --tiles 32:8', NO_CONFIG),
     'benchmarks/relative_positions.py': ('--out none/a.csv', "out: 'none' is no folder"),
-    'benchmarks/tiled_training.py': ('--work-dir {image}', 'exists; name a new folder'),
     'demo/app.py': ('none.py none.pth', NO_CONFIG),
     'demo/demo.py': ('--work-dir {image}', 'File exists'),
     'demo/digit_forms.py': ('voc none made', "'none/instances.json'"),
