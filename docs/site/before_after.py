@@ -96,7 +96,8 @@ def draw() -> Figure:
                 axis.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, **style))
             axis.set(xticks=[], yticks=[])
             axis.spines[:].set_visible(False)
-            axis.set_title(title, fontsize=11)
+            if image == next(iter(truth)):
+                axis.set_title(title, fontsize=11)
             extra = (~meets).sum()
             text = f'{meets.sum()} of {len(cells)} cells found\n{extra} extra boxes'
             axis.set_xlabel(text, fontsize=11)
