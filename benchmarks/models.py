@@ -14,7 +14,6 @@ from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
 from cpvt_backbones.layers.rope import TEMPERATURES
 
 from . import training
-from .algorithm1 import Algorithm1
 
 Builder = Callable[[], nn.Module]
 
@@ -67,10 +66,6 @@ def _columns(arch: str) -> dict[str, Builder]:
         f'cpvt_{arch}_gap_fused': lambda: gap().fuse(),
         f'multi_scale_cpvt_{arch}': multi_scale,
         f'multi_scale_cpvt_{arch}_valid_sizes': lambda: WithValidSizes(multi_scale()),
-        f'algorithm1_{arch}': partial(Algorithm1, dim=dim, depth=depth, num_heads=num_heads),
-        f'algorithm1_{arch}_5_pegs': partial(
-            Algorithm1, dim=dim, depth=depth, num_heads=num_heads, num_pegs=5
-        ),
         f'timm_deit_{arch}': _timm(f'deit_{arch}_patch16_224', dynamic_img_size=True),
         f'mmseg_vit_{arch}': _peer(
             'mmseg.models.backbones.VisionTransformer', final_norm=True, **sizes, **images

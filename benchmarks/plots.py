@@ -20,33 +20,18 @@ WIDTH = 5.2
 TEXT = 9  # points
 
 
-def new_figure(height: float, *, ratios: tuple[float, ...] = (1,)) -> tuple[Any, list[Any]]:
-    """An empty figure with panels one above the other.
-
-    Args:
-        height: Inches.
-        ratios: Heights of the panels, relative to each other.
-
-    Returns:
-        The figure and the axes of its panels, from the top.
-    """
+def new_figure(height: float) -> tuple[Any, Any]:
+    """An empty figure of a height in inches, and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), layout='constrained')
-    axes = figure.subplots(len(ratios), 1, squeeze=False, height_ratios=ratios)[:, 0]
-    for axis in axes:
-        axis.tick_params(colors=GREY, labelcolor=GREY, labelsize=TEXT)
-        axis.spines[['top', 'right']].set_visible(False)
-        axis.spines[['left', 'bottom']].set_color(GREY)
-        for label in (axis.xaxis.label, axis.yaxis.label):
-            label.set(color=GREY, fontsize=TEXT)
-    return figure, list(axes)
-
-
-def add_grid(axis: Any, which: str = 'both') -> None:
-    """Draw thin lines at the ticks of ``which`` axis, behind everything."""
-    axis.grid(axis=which, color=GREY, alpha=0.25, linewidth=0.6)
-    axis.set_axisbelow(True)
+    axis = figure.subplots()
+    axis.tick_params(colors=GREY, labelcolor=GREY, labelsize=TEXT)
+    axis.spines[['top', 'right']].set_visible(False)
+    axis.spines[['left', 'bottom']].set_color(GREY)
+    for label in (axis.xaxis.label, axis.yaxis.label):
+        label.set(color=GREY, fontsize=TEXT)
+    return figure, axis
 
 
 def save_figure(figure: Any, path: Path) -> None:

@@ -167,7 +167,7 @@ def draw_bars(groups: Sequence[Comparison], rows: pd.DataFrame) -> Any:
     lowest to the highest.
     """
     count = sum(len(group.models) for group in groups)
-    figure, (axis,) = plots.new_figure(0.5 + 0.21 * (count + 1.4 * len(groups)))
+    figure, axis = plots.new_figure(0.5 + 0.21 * (count + 1.4 * len(groups)))
     ticks: list[float] = []
     row = 0.0
     for group in groups:

@@ -387,16 +387,6 @@ def parse_counted_size(text: str, form: str = 'HEIGHTxWIDTH:COUNT') -> tuple[int
     return *parse_size(size), positive(count)
 
 
-def add_shape_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--shape HEIGHTxWIDTH``."""
-    parser.add_argument(
-        '--shape',
-        type=parse_size,
-        metavar='HEIGHTxWIDTH',
-        help='resize to it; default: do not resize',
-    )
-
-
 def parse_model(text: str) -> tuple[str, str, str]:
     """``NAME=CONFIG:CHECKPOINT``, or shipped weights as ``NAME`` or ``NAME=SHIPPED``, to (name,
     config, checkpoint).
