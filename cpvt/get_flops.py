@@ -4,8 +4,6 @@
     cpvt get-flops retinanet=CONFIG \\
         column="dict(type='CPVT', arch='small')" \\
         --shape 224 512 800x1344 --memory --out work_dirs/flops.csv
-
-With --out the table is written as CSV and drawn beside it; without a model it is drawn again.
 """
 
 import argparse
@@ -57,7 +55,7 @@ def check(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     described = '[NAME=]CONFIG or [NAME=]dict(type=...)'
-    parser.add_argument('models', nargs='*', type=parse_described, metavar='MODEL', help=described)
+    parser.add_argument('models', nargs='+', type=parse_described, metavar='MODEL', help=described)
     parser.add_argument(
         '--shape', nargs='+', default=['224'], metavar='HEIGHTxWIDTH', help='or SIDE; default: 224'
     )
@@ -87,46 +85,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     import torch
     from rich.progress import track
 
-    from cpvt.plots import draw_complexity
     from cpvt_backbones.analysis.complexity import complexity_against_size
-    from cpvt_backbones.analysis.tables import read_table, write_table
+    from cpvt_backbones.analysis.tables import write_table
 
-    if args.models:
-        device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
-        rows = []
-        for name, described in track(args.models, description='Models'):
-            model = cli.config_from(args, described) if isinstance(described, str) else described
-            memory = device if args.memory else None
-            rows += [
-                asdict(row) for row in complexity_against_size({name: model}, sizes, memory=memory)
-            ]
-        if args.out:
-            write_table(args.out, rows)
-    elif args.out:
-        rows = read_table(args.out)
-    else:
-        parser.error('a model, or the CSV of an earlier run as --out, is needed')
-    shown = []
-    for row in rows:
-        model = {'model': row['model'], 'image, px': f'{row["height"]} x {row["width"]}'}
-        total, attention = float(row['gmacs']), float(row['attention_gmacs'])
-        count = {
-            'parameters, M': f'{int(row["parameters"]) / 1e6:.2f}',
-            'layers, G': f'{total - attention:.2f}',
-        }
-        shown.append(
+    device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
+    memory = device if args.memory else None
+    rows = []
+    for name, described in track(args.models, description='Models'):
+        model = cli.config_from(args, described) if isinstance(described, str) else described
+        rows += complexity_against_size({name: model}, sizes, memory=memory)
+    cli.print_table(
+        [
             {
-                **model,
-                **count,
-                'attention, G': f'{attention:.2f}',
-                'peak, MiB': row['peak_mib'] or '',
+                'model': row.model,
+                'image, px': f'{row.height} x {row.width}',
+                'parameters, M': f'{row.parameters / 1e6:.2f}',
+                'layers, G': f'{row.gmacs - row.attention_gmacs:.2f}',
+                'attention, G': f'{row.attention_gmacs:.2f}',
+                'peak, MiB': row.peak_mib or '',
             }
-        )
-    cli.print_table(shown)
+            for row in rows
+        ]
+    )
     print(
         'G: 1e9 multiply-adds (FLOPs in papers and OpenMMLab); attention: queries by keys and'
         ' weights by values'
     )
     if args.out:
-        draw_complexity(args.out, args.out.with_suffix('.png'))
-        print(f'written: {args.out} and {args.out.with_suffix(".png")}')
+        write_table(args.out, [asdict(row) for row in rows])
+        print(f'written: {args.out}')

@@ -3,9 +3,8 @@
     cpvt resolution-sweep --models pyramid=CONFIG:CHECKPOINT NAME \\
         --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
 
-Rows that the CSV already holds are not evaluated again. Without --models the CSV is only drawn.
---write stores the range of sizes at which each model is good beside its checkpoint, where
-cpvt infer and cpvt export find it.
+Rows that the CSV already holds are not evaluated again. --write stores the range of sizes at which
+each model is good beside its checkpoint, where cpvt infer and cpvt export find it.
 """
 
 import argparse
@@ -29,7 +28,11 @@ def check(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     parser.add_argument(
-        '--models', nargs='+', type=cli.parse_model, default=[], metavar='NAME=CONFIG:CHECKPOINT'
+        '--models',
+        nargs='+',
+        type=cli.parse_model,
+        required=True,
+        metavar='NAME=CONFIG:CHECKPOINT',
     )
     parser.add_argument(
         '--sizes',
@@ -41,25 +44,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         '--limit', type=cli.positive, metavar='N', help='test on N images, evenly spaced'
     )
-    parser.add_argument('--metric', help='column of the CSV to draw (default: mAP, mIoU or top-1)')
-    parser.add_argument(
-        '--out',
-        type=Path,
-        default=Path('work_dirs/sweep/sweep.csv'),
-        help='CSV; the plot beside it',
-    )
+    parser.add_argument('--out', type=Path, default=Path('work_dirs/sweep/sweep.csv'), help='CSV')
     parser.add_argument(
         '--write', action='store_true', help="store each model's range, CHECKPOINT.sizes.json"
     )
     cli.add_config_arguments(parser)
     parser.checks.append(check)
     args = parser.parse_args(argv)
-    from cpvt.plots import draw_sweep
     from cpvt_backbones.analysis.image_size import TestSize
     from cpvt_backbones.analysis.resolution import (
         SweepModel,
         main_metric,
-        read_rows,
         sweep,
     )
 
@@ -68,19 +63,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, config, checkpoint in args.models
     ]
     sizes = [TestSize.parse(text) for text in args.sizes]
-    rows = sweep(models, sizes, table=args.out, limit=args.limit) if models else read_rows(args.out)
+    rows = sweep(models, sizes, table=args.out, limit=args.limit)
     if args.write:
         for model in models:
             _write_range(model, rows, args.limit)
-    metric = args.metric or main_metric(rows)
-    draw_sweep(args.out, args.out.with_suffix('.png'), metric=metric)
-    records = []
-    for row in rows:
-        place = {'model': row.model, 'size': row.size, 'px': f'{row.width:.0f} x {row.height:.0f}'}
-        cost = {'s / image': row.seconds, 'peak MiB': row.peak_mib, 'images': row.images}
-        records.append({**place, metric: row.metrics.get(metric, float('nan')), **cost})
+    metric = main_metric(rows)
+    records = [
+        {
+            'model': row.model,
+            'size': row.size,
+            'px': f'{row.width:.0f} x {row.height:.0f}',
+            metric: row.metrics.get(metric, float('nan')),
+            's / image': row.seconds,
+            'peak MiB': row.peak_mib,
+            'images': row.images,
+        }
+        for row in rows
+    ]
     cli.print_table(records)
-    print(f'written: {args.out} and {args.out.with_suffix(".png")}')
+    print(f'written: {args.out}')
 
 
 def _write_range(model: 'SweepModel', rows: 'Sequence[SweepRow]', limit: int | None) -> None:

@@ -151,9 +151,6 @@ def test_command_line(trained, call, refused, tmp_path, capsys):
     call('resolution_sweep', *models, '--sizes', '0.5', '48px', '--out', out)
     printed = capsys.readouterr().out
     assert 'tiny' in printed and 'mIoU' in printed and '48px' in printed
-    out.with_suffix('.png').unlink()
-    call('resolution_sweep', '--out', out)
-    assert out.with_suffix('.png').is_file()
     models = ['--models', f'tiny={path}:{tmp_path / "none.pth"}']
     assert 'there is no file' in refused('resolution_sweep', *models, '--out', out)
 

@@ -39,7 +39,7 @@ def test_the_size_and_options_of_a_config_count(classifier, call, capsys):
         assert found[1:] == pytest.approx([layers, row.attention_gmacs], abs=0.0051)
 
 
-def test_several_models_and_sizes_become_a_csv_and_a_picture(classifier, tmp_path, call, capsys):
+def test_several_models_and_sizes_become_a_csv(classifier, tmp_path, call, capsys):
     pytest.importorskip('mmpretrain')
     out = tmp_path / 'flops.csv'
     backbone = "dict(type='CPVT', arch=dict(embed_dims=16, depth=1, num_heads=2, mlp_ratio=2))"
@@ -52,10 +52,7 @@ def test_several_models_and_sizes_become_a_csv_and_a_picture(classifier, tmp_pat
     assert int(rows[1]['parameters']) == found.parameters
     assert float(rows[1]['gmacs']) == pytest.approx(found.gmacs, rel=1e-5)
     assert {row['peak_mib'] for row in rows} == {''}
-    out.with_suffix('.png').unlink()
-    capsys.readouterr()
-    call('get_flops', '--out', out)  # draws the CSV again
-    assert out.with_suffix('.png').is_file() and len(counted(capsys.readouterr().out)) == 4
+    assert len(counted(capsys.readouterr().out)) == 4
 
 
 PLAIN = 'CONFIG.py or dict(type=...) of plain data is expected'
@@ -73,8 +70,7 @@ SIZE = 'HEIGHTxWIDTH or SIDE in px is expected'
             '--shape: write 800x600 for one size, 800x800 600x600',
         ),
         (['cpvt=dict()', '--shape', '1x2x3'], SIZE),
-        ([], 'a model, or the CSV of an earlier run as --out, is needed'),
-        (['--out', 'none.csv'], "'none.csv': No such file or directory (the path starts from "),
+        ([], 'the following arguments are required: MODEL'),
     ],
 )
 def test_wrong_arguments(arguments, message, refused):
