@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_data_sets import class_folders
 from pages import run_page
 from PIL import Image
 
@@ -69,6 +70,24 @@ def write_yolo():
     Path('my_data/data.yaml').write_text(f'train: images/train\nnames: [{", ".join(listed)}]\n')
 
 
+def write_voc():
+    """The scenes in Pascal VOC's form, which counts pixels from 1."""
+    coco = json.loads((SCENES / 'instances.json').read_text())
+    shutil.copytree(SCENES / 'images', 'my_data')
+    names = {one['id']: one['name'] for one in coco['categories']}
+    for image in coco['images']:
+        text = ''
+        for one in coco['annotations']:
+            if one['image_id'] == image['id']:
+                x, y, width, height = one['bbox']
+                box = f'<xmin>{x + 1}</xmin><ymin>{y + 1}</ymin>'
+                box += f'<xmax>{x + width}</xmax><ymax>{y + height}</ymax>'
+                name = names[one['category_id']]
+                text += f'<object><name>{name}</name><bndbox>{box}</bndbox></object>'
+        file = Path('my_data', image['file_name']).with_suffix('.xml')
+        file.write_text(f'<annotation>{text}</annotation>')
+
+
 def boxes(*files):
     contents = [json.loads(Path(file).read_text()) for file in files]
     found = [one['bbox'] for content in contents for one in content['annotations']]
@@ -85,7 +104,7 @@ def test_detector(form, call, digits):
     elif form == 'YOLO':
         write_yolo()
     else:
-        call('../demo/digit_forms', 'voc', SCENES, 'my_data')
+        write_voc()
     run_page(PAGE, call, SHORT, parts=[form, STEPS])
     if form != 'COCO':  # it is trained on as it is
         converted = boxes('mine/model/train.json', 'mine/model/val.json')
@@ -138,7 +157,10 @@ def test_labels_of_a_model(call, digits):
 def test_segmentor(call, digits):
     pytest.importorskip('mmseg')
     shutil.copytree(SCENES / 'images', 'my_data/images')
-    call('../demo/digit_forms', 'masks', SCENES, 'my_data/masks')
+    Path('my_data/masks').mkdir()
+    for file in (SCENES / 'labels').iterdir():
+        digits_only = Image.open(file).point(lambda label: 255 * (label > 0))
+        digits_only.save(f'my_data/masks/{file.name}')
     Path('classes.txt').write_text('background\ndigit\n')
     run_page(PAGE, call, SHORT, parts=['Masks', STEPS])
     assert len(predictions()) == 4
@@ -210,13 +232,8 @@ def test_satellite(call, tmp_path):
 @pytest.mark.slow
 def test_classifier(call, tmp_path):
     pytest.importorskip('mmpretrain')
-    sizes = ['--train', '128x128:40', '--heldout', '128x128:20']
-    call('../demo/digit_scenes', '--root', 'data/digits', *sizes)
-    few = ['--classes', '3', '5', '8']
-    call('../demo/digit_forms', 'folders', SCENES, 'my_data', *few)
-    call('../demo/digit_forms', 'folders', HELD_OUT, 'new', *few)
-    Path('photos').mkdir()
-    for number, file in enumerate(sorted(Path('new').glob('*/*.png'))):
-        shutil.copy(file, f'photos/{number}.png')
+    class_folders(tmp_path / 'my_data')
+    shutil.copytree(tmp_path / 'my_data/cat', 'photos')
     run_page(PAGE, call, SHORT, parts=['Class folders', STEPS])
-    assert {one['class'] for one in predictions()} <= {'3', '5', '8'}
+    assert len(predictions()) == 5
+    assert {one['class'] for one in predictions()} <= {'cat', 'dog'}

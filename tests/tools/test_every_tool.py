@@ -45,7 +45,6 @@ MISTAKES = {
     'benchmarks/relative_positions.py': ('--out none/a.csv', "out: 'none' is no folder"),
     'demo/app.py': ('none.py none.pth', NO_CONFIG),
     'demo/demo.py': ('--work-dir {image}', 'File exists'),
-    'demo/digit_forms.py': ('voc none made', "'none/instances.json'"),
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
     'projects/shipped_weights/make_bccd.py': ('none made', "no .xml in the folder 'none'"),
     'projects/shipped_weights/make_imagenette.py': ('none made', 'no images in none/train/<class>'),
