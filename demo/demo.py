@@ -1,5 +1,4 @@
-"""Run two shipped models, train a detector and a segmentor on digit scenes of 128 x 128 px, run
-both at four sizes.
+"""Train a detector and a segmentor on digit scenes of 128 x 128 px, run both at four sizes.
 
 Ends with a table (box AP, AP50, mIoU for each size) and a picture. After an interruption, run it
 again: training resumes and finished work is kept. About four minutes on two idle CPU cores.
@@ -27,7 +26,6 @@ from digit_scenes import set_name, write_scenes
 from mmengine.config import Config
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
-from shipped_models import show_shipped_models
 
 from cpvt import command_line as cli
 from cpvt_backbones.checkpoints import newest_checkpoint
@@ -115,8 +113,6 @@ def run(
     )
     torch.set_num_threads(threads)
     with quiet(work_dir / LOG):
-        if not (work_dir / 'shipped.png').is_file():
-            show_shipped_models(work_dir / 'shipped.png', console.print)
         write_data(data_root, sizes, train_scenes)
         models = {}
         for name, config in CONFIGS.items():

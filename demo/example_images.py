@@ -1,4 +1,4 @@
-"""Example images of the page and of ``make demo``, one of each shipped model's domain.
+"""Example images of the page and of the figures, one of each shipped model's domain.
 
 The smear is drawn here, so that its truth is known. The others are photographs (photos/README.md).
 """

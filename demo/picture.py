@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 # px. Images are scaled to one of two widths; the two masks are at its right, half as large.
 NARROW, WIDE, GAP, TITLE = 512, 1048, 16, 44
-PAPER, WHITE, BLACK, GREY = (255, 255, 255), (255, 255, 255), (0, 0, 0), (60, 60, 60)
+WHITE, BLACK, GREY = (255, 255, 255), (0, 0, 0), (60, 60, 60)
 # Titles on no background: they can be read on a light and on a dark page.
 INK, CLEAR = (115, 115, 115), (115, 115, 115, 0)
 
@@ -64,21 +64,6 @@ def compose(panels: Sequence[Panel], palette: Sequence[Sequence[int]]) -> Image.
     for left, top, block in spots:
         picture.paste(block, (left, top))
     return picture
-
-
-def tile(rows: Sequence[Sequence[np.ndarray]]) -> Image.Image:
-    """Rows of images of any size, (h, w, 3), with their tops aligned."""
-    heights = [max(len(image) for image in row) + GAP for row in rows]
-    width = max(sum(image.shape[1] + GAP for image in row) for row in rows)
-    result = Image.new('RGB', (width + GAP, sum(heights) + GAP), PAPER)
-    y = GAP
-    for row, height in zip(rows, heights, strict=True):
-        x = GAP
-        for image in row:
-            result.paste(Image.fromarray(image), (x, y))
-            x += image.shape[1] + GAP
-        y += height
-    return result
 
 
 def _block_width(width: int) -> int:
