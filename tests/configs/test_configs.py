@@ -265,22 +265,6 @@ def test_every_config_is_in_its_folders_readme():
         assert path.name in nearest.read_text(), name(path)
 
 
-def test_documented_configs_exist():
-    names = {name(p) for p in CONFIGS}
-    for size in 'tsb':
-        bs = 128 if size == 'b' else 256
-        for kind in ('', '_peg0-5', '-gap', '-gap_peg0-5'):
-            assert f'imagenet/cpvt-{size}{kind}_8xb{bs}_in1k.py' in names
-        for kind in ('learned', 'sincos', 'relative', 'none'):
-            assert f'imagenet/deit-{size}_{kind}_8xb{bs}_in1k.py' in names
-        for kind in ('', '-windowed'):
-            assert f'retinanet/retinanet_multiscale-cpvt-{size}{kind}_fpn_1x_coco.py' in names
-    for size in 'tsbl':
-        assert f'imagenet/pyramid-cpvt-{size}_8xb128_in1k.py' in names
-        for schedule in ('1x', 'ms-3x'):
-            assert f'retinanet/retinanet_pyramid-cpvt-{size}_fpn_{schedule}_coco.py' in names
-
-
 @pytest.mark.parametrize(
     'path', [path for path in CONFIGS if path.parent.name == 'mask_rcnn'], ids=name
 )
