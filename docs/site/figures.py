@@ -25,7 +25,6 @@ sys.path.extend(
     str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'projects', 'tools')
 )
 
-import before_after
 import cards
 import hero
 import make_config
@@ -39,6 +38,7 @@ from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped, shipped_weights
 
 FOLDER = Path(__file__).parents[1] / 'figures'
+CELLS = Path(__file__).parents[2] / 'demo/cells'
 # Black and white text is readable on BLUE, ORANGE and LIGHT, which the dark theme brightens.
 BLUE, ORANGE, GREEN, LIGHT = '#4f86cc', '#d9822b', '#3f8f5f', '#a3a3a3'
 INK = '#101010'  # text on these colours
@@ -251,7 +251,7 @@ def tiles(*, narrow: bool) -> Figure:
 def cell_sheet(count: int) -> Image.Image:
     """The first ``count`` photographs of the sheet that make_config.py writes of demo/cells."""
     with TemporaryDirectory() as folder:
-        make_config.main([str(before_after.CELLS), '--out', f'{folder}/model.py'])
+        make_config.main([str(CELLS), '--out', f'{folder}/model.py'])
         return without_ground(Image.open(f'{folder}/model/sheet.jpg'), count, 488, 480)
 
 
@@ -303,8 +303,6 @@ if __name__ == '__main__':
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
         draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
-    with matplotlib.rc_context(dict.fromkeys(colours, '#1f2328')):
-        save(before_after.draw(), 'cells', 165)
     hero.save(hero.Segmentors(), FOLDER)
     for theme, ending in (('light', ''), ('dark', '_dark')):
         for name in shipped_weights():
