@@ -91,10 +91,10 @@ def draw_prediction(
 ) -> np.ndarray:
     """Draw a prediction on the image.
 
-    Boxes have classes and scores; without ``scores``, as of labels, classes only. Each mask has a
-    colour of its own. A class map has a legend below it, which makes the picture higher; a class
-    whose name is in ``BACKGROUND`` is not coloured, and pixels without data are not. An image's
-    class is written on it.
+    Boxes have classes and scores; without ``scores``, as of labels, classes only. A text that would
+    cover that of a likelier box is left out. Each mask has a colour of its own. A class map has a
+    legend below it, which makes the picture higher; a class whose name is in ``BACKGROUND`` is not
+    coloured, and pixels without data are not. An image's class is written on it.
 
     ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px
     that was predicted; it may be overwritten.
@@ -105,7 +105,7 @@ def draw_prediction(
         picture = _Canvas(Image.fromarray(rgb))
         name = _label(prediction['label'], prediction['class'], prediction.get('score'))
         shade = _shade(class_colours(predictor)[prediction['label']])
-        picture.write((0, 0), name, shade, font=picture.title_font(name))
+        picture.write((0, 0, 0, 0), name, shade, font=picture.title_font(name))
         return np.asarray(picture.image)
     return _draw_instances(rgb, prediction, predictor, size)
 
@@ -182,11 +182,11 @@ def _draw_instances(
     boxes = (np.array(prediction['boxes']).reshape(-1, 4) * factors).tolist()
     for box, shade in zip(boxes, shades, strict=True):
         picture.draw_box(box, shade)
-    # No line of a box crosses a label.
-    for i, (box, shade) in enumerate(zip(boxes, shades, strict=True)):
-        score = prediction['scores'][i] if 'scores' in prediction else None
-        text = _label(labels[i], prediction['classes'][i], score)
-        picture.write((box[0], box[1]), text, shade)
+    # No line of a box crosses a label. The likeliest boxes get their labels first.
+    scores = prediction.get('scores') or [None] * len(boxes)
+    for i in sorted(range(len(boxes)), key=lambda i: -(scores[i] or 0)):
+        text = _label(labels[i], prediction['classes'][i], scores[i])
+        picture.write(boxes[i], text, shades[i])
     return np.asarray(picture.image)
 
 
@@ -249,6 +249,7 @@ class _Canvas:
     def __init__(self, image: Image.Image) -> None:
         self.image = image
         self._draw = ImageDraw.Draw(image)
+        self._is_written = np.zeros((image.height, image.width), bool)
         self._font = label_font(max(10, round((image.height * image.width) ** 0.5 / 45)))
 
     def draw_box(self, box: Sequence[float], shade: Colour) -> None:
@@ -262,18 +263,22 @@ class _Canvas:
 
     def write(
         self,
-        corner: tuple[float, float],
+        box: Sequence[float],
         text: str,
         shade: Colour,
         *,
         font: ImageFont.FreeTypeFont | None = None,
     ) -> None:
-        """Write above a box's upper left corner, or inside if there is no room."""
+        """Write above a box, at its top or at its bottom: the first where no other text is."""
         written = _write((font or self._font).size, text, shade)
         right, bottom = written.width - 1, written.height - 1
-        left = max(0, min(corner[0], self.image.width - right))
-        top = corner[1] - bottom if corner[1] >= bottom else max(0, corner[1])
-        self.image.paste(written, (round(left), round(top)))
+        left = round(max(0, min(box[0], self.image.width - right)))
+        for top in map(round, (box[1] - bottom, max(0, box[1]), box[3] - bottom)):
+            place = slice(top, top + bottom), slice(left, left + right)
+            if top >= 0 and not self._is_written[place].any():
+                self._is_written[place] = True
+                self.image.paste(written, (left, top))
+                return
 
     def add_legend(self, entries: Sequence[tuple[str, Colour]]) -> None:
         """Add a strip below the picture with the names of the first entries, in rows.

@@ -38,11 +38,11 @@ def test_a_legend_is_below_the_picture_and_names_the_classes_that_are_there():
         assert (count > 20) == (label in (0, 2))
 
 
-def boxes_drawn(*boxes):
+def boxes_drawn(*boxes, scores=None):
     """The picture of boxes of class ``a`` on 200 x 150 px of grey."""
     count = len(boxes)
     found = dict(boxes=np.array(boxes), labels=[0] * count, classes=['a'] * count)
-    found['scores'] = [0.5] * count
+    found['scores'] = scores or [0.5] * count
     grey = np.full((150, 200, 3), 100, np.uint8)
     return draw_prediction(grey, found, BlockDetector(), size=(200, 150))
 
@@ -53,6 +53,19 @@ def test_no_box_crosses_a_label():
     label = slice(51, 60), slice(20, 40)  # above the first box
     assert len(np.unique(alone[label].reshape(-1, 3), axis=0)) > 2
     np.testing.assert_array_equal(both[label], alone[label])
+
+
+def test_no_label_covers_that_of_a_likelier_box():
+    """It moves into its own box, to the top or the bottom; without a free place it is left out."""
+    boxes = (26, 60, 90, 120), (20, 60, 100, 110), (23, 60, 95, 130), (24, 60, 99, 130)
+    scores = [0.75, 0.95, 0.65, 0.55]
+    picture = boxes_drawn(*boxes, scores=scores)
+    corners = []
+    for score in scores:
+        text = boxes_drawn((100, 60, 190, 140), scores=[score])[51:60, 100:128]
+        windows = np.lib.stride_tricks.sliding_window_view(picture, text.shape)[:, :, 0]
+        corners.append(np.argwhere((windows == text).all(axis=(2, 3, 4))).tolist())
+    assert corners == [[[61, 26]], [[51, 20]], [[121, 23]], []]
 
 
 def test_each_label_has_its_own_text_and_colour():
