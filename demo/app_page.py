@@ -34,7 +34,6 @@ CREDIT = 'Church and street: photographs by Mapillary, BSD licence. The blood sm
 SIDE = 'Longer side of the image in the model, px'
 PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
 NO_IMAGE = 'Choose an example, or an image of your own.'
-START = (512, 50, 50, 50)  # px and %, of the sliders of features
 START_SCORE = 0.5
 CSS = """
 .html-container { padding: 0 !important; }
@@ -135,7 +134,7 @@ class Page:
             with gr.Tab(PREDICTION, id=PREDICTION):
                 gr.Markdown(ABOUT_PREDICTION)
                 self.prediction = gr.HTML(to_html([views.draw(model, file, found)]))
-                label = f'{SIDE}; 0: the test scale'
+                label = f'{SIDE}; 0: as the model was tested'
                 self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
                 self.table = gr.Markdown(views.to_table(model, found))
             with gr.Tab(SIZES, id=SIZES):
@@ -145,7 +144,8 @@ class Page:
                 with gr.Column(min_width=300):
                     gr.Markdown(ABOUT_FEATURES)
                     self.features = gr.HTML(elem_id='features')
-                    self.sliders = [gr.Slider(32, views.MAX_SIDE, START[0], step=32, label=SIDE)]
+                    start = model.first_side
+                    self.sliders = [gr.Slider(32, views.MAX_SIDE, start, step=32, label=SIDE)]
                 with gr.Column(min_width=300):
                     gr.Markdown(ABOUT_ATTENTION)
                     self.attention = gr.Image(
@@ -155,8 +155,8 @@ class Page:
                         buttons=['download'],
                     )
                     self.caption = gr.Markdown()
-                    for label, value in zip(PERCENT, START[1:], strict=True):
-                        self.sliders.append(gr.Slider(0, 100, value, step=1, label=label))
+                    for label in PERCENT:
+                        self.sliders.append(gr.Slider(0, 100, 50, step=1, label=label))
         lowest = views.LOWEST_SCORE
         visible = model.predictor.task == 'detection'
         label = 'Lowest score'
@@ -164,13 +164,10 @@ class Page:
 
     def _connect(self) -> None:
         given = self.image.upload(self.accept, self.image, self.image, **QUICK)
-        picked = self.examples.click(
-            lambda index: examples()[index][1:3],
-            self.examples,
-            [self.name, self.image],
-            **QUICK,
-        )
-        renamed = self.name.input(self.follow, [self.name, self.image], self.image, **QUICK)
+        # A size that is good for one model may not be for another.
+        followed = [self.image, self.side, self.sliders[0]]
+        picked = self.examples.click(self.pick, self.examples, [self.name, *followed], **QUICK)
+        renamed = self.name.input(self.follow, [self.name, self.image], followed, **QUICK)
         # Gradio tells of it before the image is gone.
         cleared = self.image.clear(lambda: None, None, self.image, **QUICK)
         switched = self.tabs.select(self.switch, None, self.view, **QUICK)
@@ -204,8 +201,14 @@ class Page:
             gr.Warning(f'The image cannot be used: {html.escape(error.reason)}.')
             return None
 
-    def follow(self, name: str, file: str | None) -> np.ndarray | None:
-        """The example of a model that was chosen, in place of another example.
+    def pick(self, index: int) -> tuple[str, np.ndarray, int, int]:
+        """The model and image of an example, and the sizes to begin with."""
+        example = examples()[index]
+        return example.model, example.image, 0, self.models[example.model].first_side
+
+    def follow(self, name: str, file: str | None) -> tuple[np.ndarray | None, int, int]:
+        """The example of a model that was chosen, in place of another example, and the sizes to
+        begin with.
 
         Otherwise the image as it was. ``gr.skip`` would make a component of the user's own, without
         the ``preprocess`` of this one.
@@ -213,7 +216,7 @@ class Page:
         shown = None if file is None else views.read_upload(file)
         own = [one.image for one in examples() if one.model == name]
         replaced = shown is None or any(np.array_equal(one.image, shown) for one in examples())
-        return own[0] if own and replaced else shown
+        return own[0] if own and replaced else shown, 0, self.models[name].first_side
 
     def switch(self, event: gr.SelectData) -> str:
         """The view of a tab."""

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 
 from cpvt_backbones.analysis.matching import match
 from cpvt_backbones.checkpoints import locate_checkpoint
-from cpvt_backbones.inference import Inferencer, ToolboxPredictor, read_image
+from cpvt_backbones.inference import GoodSizes, Inferencer, ToolboxPredictor, read_image
 from cpvt_backbones.inference.drawing import draw_prediction
 from cpvt_backbones.inference.predictions import Prediction
 from cpvt_backbones.inference.sizes import Scale, fit
@@ -31,6 +31,7 @@ from cpvt_backbones.weights import (
 READ_PIXELS = 50_000_000  # maximum of a file
 KEPT_SIDE = 2048  # px; larger images are reduced when they are read
 MAX_SIDE = 1024  # px, the longer side of an image in the model
+FIRST_SIDE = 512  # px, of the image whose features are shown first
 SHOWN = (720, 720)  # px that pictures fit in
 FACTORS = (0.5, 1, 2, 3)  # of the test scale, the sizes that are compared
 LOWEST_SCORE = 0.05  # of the boxes that are kept, which the page filters
@@ -56,6 +57,13 @@ class Model:
     def extractor(self) -> FeatureExtractor:
         """Its backbone; ``ValueError`` for one that does not read RGB images of 8 bits."""
         return FeatureExtractor(self.read_cfg(), self.checkpoint)
+
+    @cached_property
+    def first_side(self) -> int:
+        """Longer side in px of the image whose features are shown first: a good one, if known."""
+        sizes = None if self.published else GoodSizes.of(self.checkpoint)
+        largest = FIRST_SIDE if sizes is None else int(sizes.high * sizes.side)
+        return max(32, min(FIRST_SIDE, largest // 32 * 32))
 
     @property
     def published(self) -> PublishedWeights | None:

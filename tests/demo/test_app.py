@@ -121,6 +121,12 @@ def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):
     assert np.abs(np.asarray(drawn, float) - small).mean() < 3
 
 
+def test_features_begin_at_a_size_that_the_model_is_good_at(app):
+    sides = {name: app.models[name].first_side for name in (CLASSIFIER, DETECTOR)}
+    assert sides == {CLASSIFIER: 224, DETECTOR: 512}  # good up to 224 and 554 px
+    assert app.models['retinanet_pvt_small-coco'].first_side == 512  # not measured
+
+
 def test_an_upload_is_shown_as_the_models_see_it(views, file):
     rgba = np.zeros((4, 6, 4), np.uint8)
     rgba[0] = 255, 0, 0, 255
