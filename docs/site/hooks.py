@@ -66,8 +66,13 @@ them: [Train on your own data](../own_data.md), [prediction](../inference.md),
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 # What a page says in the repository, where the site has the tables.
 MODELS = re.compile('<!-- models: begin -->.*<!-- models: end -->', re.DOTALL)
-PICTURE = re.compile('<picture>.*?</picture>', re.DOTALL)
-SCHEME = re.compile(r'\(prefers-color-scheme: (light|dark)\)')
+# In the repository, ``prefers-color-scheme`` asks the system. The site has a switch of its own, by
+# which the theme shows one of two images. A lazy image is not fetched while it is hidden.
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
+    r'<img src="([^"]+)"([^>]*)>\s*</picture>'
+)
+IMAGES = r'<img loading="lazy" src="\2#only-light"\3><img loading="lazy" src="\1#only-dark"\3>'
 ROLE = re.compile(r':(?:class|func|mod|meth|attr|data):(?=<code>)')  # of Sphinx, in docstrings
 WORDS = yaml.safe_load(Path(__file__).with_name('words.yml').read_text(encoding='utf-8'))
 
@@ -153,43 +158,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Leave out Sphinx's roles and empty headings of tables; add dark pictures and ways back."""
     html = ROLE.sub('', html).replace('<th></th>', '<td></td>')
-    html = PICTURE.sub(lambda picture: follow_switch(picture[0]), html)
+    html = PICTURE.sub(IMAGES, html)
     folder = page.file.src_uri.partition('/')[0]
     if page.file.inclusion is not InclusionLevel.NOT_IN_NAV or folder not in PARENTS:
         return html
     parent, title = PARENTS[folder]
     link = posixpath.relpath(parent, posixpath.dirname(page.url))
     return f'<p><a href="{link}">← {title}</a></p>\n{html}'
-
-
-def follow_switch(picture: str) -> str:
-    """A picture for the light scheme and one for the dark, of which the theme shows one.
-
-    In the repository, ``prefers-color-scheme`` asks the system. The site has a switch of its own.
-    """
-    if not SCHEME.search(picture):
-        return picture
-    return picture_of(picture, 'light') + picture_of(picture, 'dark')
-
-
-def picture_of(picture: str, scheme: str) -> str:
-    """The sources of one scheme under their other conditions, and the mark of the theme."""
-
-    def choose(source: re.Match[str]) -> str:
-        tag = source[0]
-        asked = SCHEME.search(tag)
-        if asked is None:
-            return tag
-        if asked[1] != scheme:
-            return ''
-        (media,) = re.findall(r'\s+media="([^"]*)"', tag)
-        others = [part for part in media.split(' and ') if not SCHEME.fullmatch(part)]
-        kept = f' media="{" and ".join(others)}"' if others else ''
-        return re.sub(r'\s+media="[^"]*"', kept, tag)
-
-    chosen = re.sub('<source[^>]*>', choose, picture)
-    # A lazy image is not fetched while it is hidden.
-    return re.sub(r'<img([^>]*? src="[^"]*)"', rf'<img loading="lazy"\1#only-{scheme}"', chosen)
 
 
 def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> None:

@@ -21,7 +21,7 @@ SIZED = """() => [...document.querySelectorAll('.md-sidebar')].every((bar) => (
     || bar.querySelector('.md-sidebar__scrollwrap').style.height !== ''
 ))"""
 # Files of the pictures that are not hidden.
-SHOWN = """() => Promise.all([...document.querySelectorAll('picture img')]
+SHOWN = """() => Promise.all([...document.querySelectorAll('img[src*="#only-"]')]
     .filter((image) => getComputedStyle(image).display !== 'none')
     .map(async (image) => {
         image.loading = 'eager'
