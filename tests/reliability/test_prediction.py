@@ -15,14 +15,7 @@ if sys.platform != 'linux':
 
 from runs import STEP, Process, report
 
-from cpvt_backbones.inference import (
-    Inferencer,
-    find_images,
-    merge_shards,
-    predict_to_folder,
-    queues,
-)
-from cpvt_backbones.inference.outputs import RESULT_FILES
+from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder, queues
 
 pytestmark = pytest.mark.full
 
@@ -53,11 +46,9 @@ def write_images(folder: Path, count: int, most: int, seed: int = 0) -> Path:
     return folder
 
 
-def predict(images: Path, out: Path, **options) -> None:
+def predict(images: Path, out: Path) -> None:
     inferencer = Inferencer(predictor=Brightness(), batch_size=2)
-    predict_to_folder(
-        inferencer, find_images(images), out_dir=out, vis=False, progress=False, **options
-    )
+    predict_to_folder(inferencer, find_images(images), out_dir=out, vis=False, progress=False)
 
 
 def snapshot(out: Path) -> dict[str, bytes]:
@@ -89,28 +80,6 @@ def test_killed_predictions_resume_byte_equal(kills, tmp_path):
         assert snapshot(out) == expected
         if done == kills:
             break
-
-
-@pytest.mark.parametrize('kills', [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_shards_resume_and_merge_byte_equal(kills, tmp_path):
-    """Two shards at the same time, one of them killed and started again, several times."""
-    images = write_images(tmp_path / 'images', 12, 30)
-    predict(images, tmp_path / 'whole')
-    rng = random.Random(kills)
-    for number in range(kills):
-        out, log = tmp_path / f'out_{number}', tmp_path / 'log'
-        first, second = (
-            Process(lambda out=out, index=index: predict(images, out, shard=(index, 2)), log)
-            for index in (0, 1)
-        )
-        if first.wait(STEP, rng.randint(1, 3)):
-            first.kill()
-            first.finish()
-            first = Process(lambda out=out: predict(images, out, shard=(0, 2)), log)
-        assert first.finish() == 0 and second.finish() == 0, log.read_text()
-        merge_shards(find_images(images), out)
-        for name in RESULT_FILES:
-            assert (out / name).read_bytes() == (tmp_path / 'whole' / name).read_bytes()
 
 
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
