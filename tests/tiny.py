@@ -7,12 +7,13 @@ makes the model.
 """
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import HOOKS, MODELS, init_default_scope
 from torch import nn
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
@@ -247,6 +248,40 @@ def build(config: dict) -> nn.Module:
     pytest.importorskip(scope)
     init_default_scope(scope)
     return MODELS.build(Config(dict(model=config)).model)
+
+
+# -- predictions
+# --------------------------------------------------------------------------------------------------
+
+
+def predict(model: nn.Module, images: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Boxes and scores of a detector, or logits of a segmentor, for images (3, H, W) in a batch."""
+    is_segmentor = hasattr(model, 'decode_head')
+    if is_segmentor:
+        from mmseg.structures import SegDataSample as Sample
+    else:
+        from mmdet.structures import DetDataSample as Sample
+
+    samples = []
+    for image in images:
+        shapes = dict.fromkeys(('img_shape', 'ori_shape'), tuple(image.shape[1:]))
+        samples.append(Sample(metainfo=dict(shapes, scale_factor=(1.0, 1.0))))
+    batch = dict(inputs=[image.clone() for image in images], data_samples=samples)
+    with torch.no_grad():
+        found = model.eval().test_step(batch)
+    if is_segmentor:
+        return [one.seg_logits.data for one in found]
+    instances = [one.pred_instances for one in found]
+    return [torch.cat((one.bboxes, one.scores[:, None]), dim=1) for one in instances]
+
+
+def assert_no_neighbour_matters(cfg: Config, model: nn.Module) -> None:
+    """The hook that the config has for a test gives images of two sizes what each has alone."""
+    HOOKS.build(cfg.default_hooks.by_size).before_test(SimpleNamespace(model=model))
+    images = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in ((64, 98), (90, 57))]
+    together = predict(model, images)
+    assert all(len(one) for one in together)
+    assert_equal_outputs(together, [predict(model, [image])[0] for image in images])
 
 
 # -- tools

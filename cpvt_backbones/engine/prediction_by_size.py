@@ -2,12 +2,13 @@
 classifier.
 
 A toolbox pads the images of a batch to one size. With ``valid_sizes`` a backbone ignores the
-padding, but neck and heads still convolve, resize and normalise over it. Here the whole model gets
-each image at its own size; images of one size go together. In a config: ``custom_hooks =
-[dict(type='PredictBySizeHook')]``.
+padding, but neck and heads still convolve, resize and normalise over it. Here a validation or test
+step splits the batch before anything is padded: images of one size go together. A data preprocessor
+with :class:`~cpvt_backbones.engine.ValidSizes` does it by itself. The recipes, which keep the
+toolboxes' own, have ``default_hooks = dict(by_size=dict(type='PredictBySizeHook'))``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,74 +16,75 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import nn
 
 from cpvt_backbones.checkpoints import unwrap
-from cpvt_backbones.errors import InputError, InputTypeError
+from cpvt_backbones.errors import InputTypeError
 from cpvt_backbones.layers import group_by_shape
 
 
 class PredictBySize:
-    """Mixin of an mm model: ``predict`` splits the batch by image size."""
+    """Mixin of an mm model: validation and test steps split the batch by image size."""
 
-    def predict(
-        self, inputs: Tensor, data_samples: Sequence[Any] | None = None, **options: Any
-    ) -> Any:
+    def val_step(self, data: Any) -> Any:
         """Predict as the model does, with the images of one size at a time.
 
         Args:
-            inputs: (B, 3, H, W), images padded on the right and at the bottom.
-            data_samples: One for each image. Its metainfo key ``img_shape`` is the (height, width)
-                of the image before padding. With ``None`` the batch is not split.
-            options: Passed to the model.
+            data: A batch of the dataloader. It is split if its ``inputs`` are a list of images
+                (C, H, W); all other values then have an entry for each image.
 
         Returns:
             The predictions, in the order of the batch.
         """
-        if data_samples is None:
-            return super().predict(inputs, data_samples, **options)  # type: ignore[misc]
-        sizes = [tuple(sample.img_shape[:2]) for sample in data_samples]
-        if any(height > inputs.shape[2] or width > inputs.shape[3] for height, width in sizes):
-            raise InputError(
-                f'img_shape must be at most {tuple(inputs.shape[2:])}, as the batch, got {sizes}'
-            )
-        results: list[Any] = [None] * len(data_samples)
-        for members in group_by_shape(sizes):
-            height, width = sizes[members[0]]
-            unpadded: dict[str, Any] = dict.fromkeys(
-                ('batch_input_shape', 'pad_shape'), (height, width)
-            )
-            unpadded |= dict.fromkeys(('padding_size', 'img_padding_size'), (0, 0, 0, 0))
-            samples = [data_samples[index] for index in members]
-            for sample in samples:
-                sample.set_metainfo(
-                    {key: unpadded[key] for key in sample.metainfo.keys() & unpadded.keys()}
-                )
-            part = inputs[members, :, :height, :width]
-            predicted = super().predict(part, samples, **options)  # type: ignore[misc]
-            for index, result in zip(members, predicted, strict=True):
-                results[index] = result
-        return results
+        return _by_size(super().val_step, data)  # type: ignore[misc]
+
+    def test_step(self, data: Any) -> Any:
+        """As :meth:`val_step`."""
+        return _by_size(super().test_step, data)  # type: ignore[misc]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the toolbox's class, since the class of this object has no name to import."""
+        return _new, type(self).__bases__[1:], vars(self)
+
+
+def _by_size(step: Callable[[Any], Any], data: Any) -> Any:
+    images = data.get('inputs') if isinstance(data, dict) else None
+    if not isinstance(images, list | tuple):
+        return step(data)
+    groups = group_by_shape(image.shape for image in images)
+    if len(groups) == 1:
+        return step(data)
+    results: list[Any] = [None] * len(images)
+    for group in groups:
+        part = {key: [values[index] for index in group] for key, values in data.items()}
+        for index, result in zip(group, step(part), strict=True):
+            results[index] = result
+    return results
 
 
 @cache
-def _by_size(cls: type) -> type:
+def _class_of(cls: type) -> type:
     return type(
         cls.__name__, (PredictBySize, cls), {'__doc__': cls.__doc__, '__module__': cls.__module__}
     )
 
 
-def predict_by_size(model: nn.Module) -> nn.Module:
-    """Make a built model predict each image without padding, in place.
+def _new(cls: type) -> Any:
+    return object.__new__(_class_of(cls))
 
-    A toolbox pads the images of a batch to one size. Here ``model.predict`` gets the images of one
-    size at a time, without padding. A prediction then does not depend on the other images of the
-    batch. The sizes come from the metainfo key ``img_shape`` of the data samples. Training does not
-    change.
+
+def predict_by_size(model: nn.Module) -> nn.Module:
+    """Let the validation and test steps of a built model split batches by image size, in place.
+
+    A toolbox pads the images of a batch to one size. Here ``model.val_step`` and
+    ``model.test_step`` take the images of one size at a time, before they are padded. A prediction
+    is then the one that the image has alone. Training does not change, nor does a batch of one
+    size.
 
     Args:
         model: Detector, segmentor or classifier of a toolbox, alone or in a wrapper of mmengine
-            (distributed training, test-time augmentation).
+            (distributed training, test-time augmentation). The wrappers of FSDP and DeepSpeed do
+            not call these steps: with them, test one image at a time.
 
     Returns:
         The same model.
@@ -102,39 +104,37 @@ def predict_by_size(model: nn.Module) -> nn.Module:
         >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
         >>> model = build_model(read_config(shipped.config_file))
         >>> model = predict_by_size(model)
-        >>> batch = torch.rand(2, 3, 56, 64)
-        >>> one, other = (
-        ...     DataSample(metainfo=dict(img_shape=size))
-        ...     for size in [(40, 64), (56, 33)]  # before padding
-        ... )
+        >>> images = [torch.rand(3, 40, 64), torch.rand(3, 56, 33)]
+        >>> samples = [DataSample(), DataSample()]
+        >>> batch = dict(inputs=images, data_samples=samples)
+        >>> one = dict(inputs=images[:1], data_samples=samples[:1])
         >>> with torch.no_grad():
-        ...     padded, _ = model.predict(batch, [one, other])
-        ...     (alone,) = model.predict(batch[:1, :, :40], [one.clone()])
-        >>> torch.allclose(padded.pred_score, alone.pred_score, atol=1e-6)
+        ...     first, _ = model.test_step(batch)
+        ...     first = first.pred_score
+        ...     (alone,) = model.test_step(one)
+        >>> torch.equal(first, alone.pred_score)
         True
     """
     inner = unwrap(model)
-    if not isinstance(inner, BaseModel) or not hasattr(inner, 'predict'):
-        raise InputTypeError(
-            f'model must be an mm model with predict(), got {type(inner).__name__}'
-        )
+    if not isinstance(inner, BaseModel):
+        raise InputTypeError(f'model must be an mm model, got {type(inner).__name__}')
     if not isinstance(inner, PredictBySize):
-        inner.__class__ = _by_size(inner.__class__)
+        inner.__class__ = _class_of(inner.__class__)
     return model
 
 
 @HOOKS.register_module()
 class PredictBySizeHook(Hook):
-    """Validates and tests without padding: predictions do not depend on the other images of a
-    batch.
+    """Validates and tests without padding to other images: predictions do not depend on the batch.
 
     Before a validation or a test, it calls :func:`predict_by_size` on the model. It works with the
-    detectors, segmentors and classifiers of the toolboxes, and with any backbone.
+    detectors, segmentors and classifiers of the toolboxes, with any backbone and data preprocessor.
+    A model with a ``ValidSizes...`` data preprocessor does not need it.
 
     Examples:
         ```python
-        # a list replaces that of _base_: _base_.custom_hooks + [...] adds
-        custom_hooks = [dict(type='PredictBySizeHook')]
+        # beside the default hooks of _base_, which a dict does not replace
+        default_hooks = dict(by_size=dict(type='PredictBySizeHook'))
         ```
     """
 

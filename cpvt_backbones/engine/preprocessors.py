@@ -4,8 +4,6 @@ Importing this module imports the toolboxes that are installed. A config needs n
 :mod:`.lazy_registration` does it when the config is built.
 """
 
-from typing import Any
-
 from mmengine.registry import MODELS
 
 from .valid_sizes import AnyChannels, ValidSizes
@@ -21,8 +19,8 @@ else:
         """mmdet's ``DetDataPreprocessor``; it passes the size of each image to the backbone.
 
         The batch gets the attribute ``valid_sizes``, see :class:`ValidSizes`. The backbone then
-        ignores the padding. Neck and head still see padded maps, which are zero outside the images;
-        :class:`PredictBySizeHook` keeps the padding from them too.
+        ignores the padding. In training, neck and head see padded maps, which are zero outside the
+        images. In validation and test, only images of one size share a forward call.
 
         Args:
             mean: Mean of each channel, subtracted from the pixels: any number of values.
@@ -48,7 +46,6 @@ else:
 
 try:
     from mmseg.models import SegDataPreProcessor
-    from mmseg.utils import stack_batch
 except ImportError:  # mmsegmentation is not installed
     pass
 else:
@@ -59,8 +56,9 @@ else:
         backbone.
 
         The batch gets the attribute ``valid_sizes``, see :class:`ValidSizes`. The backbone then
-        ignores the padding. The head still sees padded maps, which are zero outside the images. A
-        batch of a test may have images of several sizes, which mmsegmentation's class refuses.
+        ignores the padding. In training, the head sees padded maps, which are zero outside the
+        images. In validation and test, only images of one size share a forward call. The batch may
+        have images of several sizes, which mmsegmentation's class refuses.
 
         Args:
             mean: Mean of each channel, subtracted from the pixels: any number of values.
@@ -84,25 +82,6 @@ else:
         """
 
         img_shape_means_resized = False  # mmsegmentation changes it for padding too
-        pad_val: float
-        test_cfg: dict[str, Any] | None
-
-        def _preprocess(self, data: Any, training: bool) -> Any:
-            if training or len({image.shape for image in data['inputs']}) == 1:
-                return super()._preprocess(data, training)
-            samples = self.cast_data(data).get('data_samples')
-            padding, self.test_cfg = self.test_cfg or dict(size_divisor=1), None
-            preprocess = super()._preprocess
-            try:  # normalise each image alone, then pad all to one size
-                parts = [preprocess(dict(inputs=[image]), False) for image in data['inputs']]
-            finally:
-                self.test_cfg = padding
-            inputs, shapes = stack_batch(
-                [part['inputs'][0] for part in parts], **padding, pad_val=self.pad_val
-            )
-            for sample, shape in zip(samples or (), shapes if samples else (), strict=True):
-                sample.set_metainfo(shape)
-            return dict(inputs=inputs, data_samples=samples)
 
 
 try:
@@ -116,7 +95,8 @@ else:
         """mmpretrain's ``ClsDataPreprocessor``; it passes the size of each image to the backbone.
 
         The batch gets the attribute ``valid_sizes``, see :class:`ValidSizes`. The backbone then
-        ignores the padding. All arguments are those of ``ClsDataPreprocessor``.
+        ignores the padding. In validation and test, only images of one size share a forward call.
+        All arguments are those of ``ClsDataPreprocessor``.
 
         Examples:
             ```python

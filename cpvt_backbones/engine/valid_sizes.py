@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from mmengine.model import BaseModel
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from cpvt_backbones.errors import InputError
 
 from .labels import Classes, check_labels, classes_of_head
+from .prediction_by_size import predict_by_size
 
 
 class ValidSizes:
@@ -35,6 +37,8 @@ class ValidSizes:
     - It sets ``result['inputs'].valid_sizes``, a list of (height, width).
     - In training it compares the labels, before they go to the GPU, with the classes of the head of
       the model that it is part of.
+    - The validation and test steps of that model take the images of one size at a time
+      (:func:`predict_by_size`), so that neck and heads see no padding to other images either.
 
     Examples:
         A custom data preprocessor. In a config, it is
@@ -94,7 +98,7 @@ class ValidSizes:
             self._check_labels(data.get('data_samples') or ())
         sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
         shapes = _img_shapes(data)
-        result = self._preprocess(data, training)
+        result = super().forward(data, training)  # type: ignore[misc]
         inputs = result['inputs']
         shrunk = any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes)
         if shrunk or (self.img_shape_means_resized and _img_shapes(result) != shapes):
@@ -104,9 +108,6 @@ class ValidSizes:
             )
         inputs.valid_sizes = sizes
         return result
-
-    def _preprocess(self, data: Any, training: bool) -> Any:
-        return super().forward(data, training)  # type: ignore[misc]
 
     def _check_labels(self, samples: Sequence[Any]) -> None:
         if self._classes is None:
@@ -130,9 +131,12 @@ class ValidSizes:
 def _introduce(model: nn.Module, name: str, part: Any) -> None:
     if isinstance(part, ValidSizes):
         part._model = weakref.ref(model)
+        if isinstance(model, BaseModel):
+            predict_by_size(model)
 
 
-# A module does not know the one that it is part of. The head of that one counts the classes.
+# A module does not know the one that it is part of. The head of that one counts the classes, and
+# its test splits the batch.
 register_module_module_registration_hook(_introduce)
 
 

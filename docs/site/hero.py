@@ -1,7 +1,7 @@
 """The first picture of README and site: what padding changes in the prediction of a segmentor.
 
 A photograph at three sizes lies in a padded batch, with mmsegmentation's data preprocessor and with
-this package's and its hook. Pixels whose class is not the one that the image has alone are yellow.
+this package's. Pixels whose class is not the one that the image has alone are yellow.
 The padding grows from frame to frame. Lengths are px of the shown picture, from its upper left
 corner.
 """
@@ -26,7 +26,6 @@ from PIL import Image
 
 from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.checkpoints import load_weights
-from cpvt_backbones.engine import predict_by_size
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import find_shipped
 
@@ -40,7 +39,7 @@ REMARK = 'Yellow: another class than the image has alone. Hatched: padding. Same
 # Of each row or column: its name, and what pads its images.
 METHODS = (
     ('mmsegmentation', 'SegDataPreProcessor'),
-    ('cpvt_backbones', 'ValidSizesSegDataPreProcessor, PredictBySizeHook'),
+    ('cpvt_backbones', 'ValidSizesSegDataPreProcessor'),
 )
 # Share of the padding, and how long it is shown in ms. The first frame is the still.
 FRAMES = ((1, 3500), (0, 1500), (0.25, 700), (0.5, 700), (0.75, 700), (1, 3500))
@@ -89,38 +88,31 @@ class Segmentors:
         self.plain, self.ours = (build_model(self.cfg) for _ in METHODS)
         for model in (self.plain, self.ours):
             load_weights(model, SEGMENTOR)
-        predict_by_size(self.ours)
         self.names, palette = (shipped.dataset_meta[key] for key in ('classes', 'palette'))
         self.palette = np.array(palette, np.uint8)
 
     def predict(
-        self, model: Any, padded_by: str, views: Sequence[View], size: Size
+        self, model: Any, padded_by: str, views: Sequence[View], size: Size | None = None
     ) -> list[np.ndarray]:
-        """The classes of the pixels of images that a data preprocessor pads to ``size``."""
+        """The classes of the pixels of images, padded by a data preprocessor to ``size``."""
         options = dict(self.cfg.model.data_preprocessor, type=padded_by, _scope_='mmseg')
-        preprocess = MODELS.build(options | dict(test_cfg=dict(size=size[::-1])))
+        if size is not None:
+            options['test_cfg'] = dict(size=size[::-1])
+        model.data_preprocessor = MODELS.build(options)
         shapes = [view.pixels().shape[:2] for view in views]
         samples = [SegDataSample(metainfo=dict(img_shape=x, ori_shape=x)) for x in shapes]
         images = [torch.tensor(view.pixels()[..., ::-1].copy()).permute(2, 0, 1) for view in views]
-        batch = preprocess(dict(inputs=images, data_samples=samples))
         with torch.no_grad():
-            found = model.predict(batch['inputs'], batch['data_samples'])
+            found = model.test_step(dict(inputs=images, data_samples=samples))
         return [sample.pred_sem_seg.data[0].numpy() for sample in found]
 
     @cache  # noqa: B019 (one of them in a process)
     def classes(self, padding: float) -> tuple[list[np.ndarray], ...]:
         """The classes of each view with this share of the padding, by method."""
         # mmsegmentation's refuses images of several sizes in a test, so it gets them one by one.
-        peer, ours = (
-            [self.predict(model, padded_by, [view], view.padded(padding))[0] for view in VIEWS]
-            for model, padded_by in (
-                (self.plain, 'SegDataPreProcessor'),
-                (self.ours, 'ValidSizesSegDataPreProcessor'),
-            )
-        )
-        if padding == 1:
-            ours = self.predict(self.ours, 'ValidSizesSegDataPreProcessor', VIEWS, BATCH)
-        return peer, ours
+        plain, sized = (preprocessor for _, preprocessor in METHODS)
+        peer = [self.predict(self.plain, plain, [view], view.padded(padding))[0] for view in VIEWS]
+        return peer, self.predict(self.ours, sized, VIEWS)
 
     def changed(self, padding: float) -> tuple[list[np.ndarray], ...]:
         """Where a class is not the one that mmsegmentation's model gives to the image alone."""

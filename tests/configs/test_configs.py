@@ -11,9 +11,11 @@ import torch
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, TRANSFORMS, init_default_scope
 from shrink import CONFIGS, ROOT, Scene, batch, build, name, read, read_small
+from tiny import assert_no_neighbour_matters, only
 
 from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.engine import launch
+from cpvt_backbones.toolboxes import dicts_of
 
 OURS = ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT')
 
@@ -113,6 +115,30 @@ def test_trains_a_step_and_predicts_at_two_sizes(path, scenes, teacher):
     model.eval()
     for scene in scenes:
         check_prediction(cfg, model, scene)
+
+
+# Each base and each leaf that names the hooks of a test; `make test-all` takes all.
+WITH_HOOK = """
+bccd/retinanet_cpvt-tiny-gap_bccd.py
+camvid/semantic-fpn_cpvt-tiny-gap_camvid.py
+detr/detr_r50_peg_8xb2-50e_coco.py
+dino/dino-4scale_pyramid-cpvt-s_8xb2-12e_coco.py
+mask2former/mask2former_pyramid-cpvt-s_8xb2-lsj-50e_coco.py
+vitdet/mask-rcnn_multiscale-cpvt-b_8xb8-lsj-100e_coco.py
+""".split()
+OF_CLASSIFIERS = ('ablations', 'classify', 'imagenet', 'imagenette', 'transfer')
+DENSE = [path for path in CONFIGS if path.parent.name not in OF_CLASSIFIERS]
+
+
+@pytest.mark.parametrize(
+    'path', only(*(ROOT / 'configs' / path for path in WITH_HOOK), of=DENSE), ids=name
+)
+def test_the_batch_of_a_test_changes_no_prediction(path, teacher):
+    cfg = read_small(path)
+    for part in dicts_of(cfg.model.get('test_cfg')):
+        if 'score_thr' in part:
+            part['score_thr'] = 0.0  # a random model is not sure
+    assert_no_neighbour_matters(cfg, model_of(cfg, teacher))
 
 
 @pytest.mark.parametrize(

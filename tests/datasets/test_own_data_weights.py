@@ -9,13 +9,13 @@ import shape_data
 import torch
 from mmengine.optim import build_optim_wrapper
 from PIL import Image
-from tiny import only, randomise
+from tiny import assert_no_neighbour_matters, only, randomise
 
 import cpvt_backbones
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.checkpoints import export_state_dict, load_checkpoint, public_backbone
-from cpvt_backbones.toolboxes import read_config
+from cpvt_backbones.toolboxes import dicts_of, read_config
 
 NARROW = dict(embed_dims=192, depth=2, num_heads=3, mlp_ratio=0.5)
 STAGES = dict(
@@ -101,6 +101,19 @@ WEIGHTS = {
     'own detector': (lambda: MultiScaleCPVT(arch={**NARROW, 'depth': 5}), save_as_detector),
     'own pyramid': (lambda: pyramid(final_norm=False), save_as_detector),
 }
+
+
+@pytest.mark.parametrize('task', [task for task in TASKS if task != 'classifier'])
+def test_the_batch_of_a_test_changes_no_prediction(call, data, task):
+    pytest.importorskip(TASKS[task])
+    call('make_config', *data(task), '--weights', 'none', '--out', 'config.py')
+    cfg = read_config('config.py')
+    for part in dicts_of(cfg.model.test_cfg):
+        if 'score_thr' in part:
+            part['score_thr'] = 0.0  # a random model is not sure
+    assert_no_neighbour_matters(cfg, build_model(cfg))
+
+
 # What no output of a task needs, or its backbone cannot have.
 MAY_BE_DROPPED = r'(backbone\.)?(dist_token|pyramid\.)|bbox_head'
 

@@ -5,6 +5,7 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50),
     checkpoint=dict(type='DurableCheckpointHook', by_epoch=False, interval=1000, max_keep_ckpts=1),
     visualization=dict(type='SegVisualizationHook'),
+    by_size=dict(type='PredictBySizeHook'),  # the batch of a test changes no prediction
 )
 visualizer = dict(
     type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer'
