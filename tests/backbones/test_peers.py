@@ -5,7 +5,7 @@ Sizes are multiples of 32: the peers crop or refuse the rest.
 
 import pytest
 import torch
-from tiny import max_difference, only
+from tiny import max_difference, only, scaled
 
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 
@@ -17,24 +17,7 @@ def from_timm(name, **kwargs):
     with torch.device('meta'):
         model = pytest.importorskip('timm').create_model(name, num_classes=0, **kwargs)
     assert not [*model.buffers()]
-    return fill(model.to_empty(device='cpu'))
-
-
-def fill(model):
-    """Random weights of a scale that keeps activations near 1 through any depth, norms and biases
-    included.
-    """
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
-                parameter.normal_(0, 0.1)
-                if name.endswith('weight'):  # of a norm
-                    parameter.add_(1)
-            elif name.endswith('weight'):
-                parameter.normal_(0, 0.5 * parameter[0].numel() ** -0.5)
-            else:  # tables and tokens
-                parameter.normal_(0, 0.5)
-    return model.eval()
+    return scaled(model.to_empty(device='cpu'))
 
 
 def build(cls, state, **kwargs):
@@ -109,7 +92,7 @@ def test_column_with_a_learned_table_and_timm_deit(arch, record_property):
 def test_pyramid_with_tables_and_mmdet_pvt(arch, record_property):
     backbones = pytest.importorskip('mmdet.models.backbones')
     depths = {'tiny': [2, 2, 2, 2], 'small': [3, 4, 6, 3], 'large': [3, 8, 27, 3]}[arch]
-    theirs = fill(backbones.PyramidVisionTransformer(num_layers=depths))
+    theirs = scaled(backbones.PyramidVisionTransformer(num_layers=depths))
     table = dict(type='Learned', interpolation='bilinear', antialias=False)
     ours = PyramidCPVT(arch=arch, embed_norm_eps=1e-6, position=table).eval()
     state, report = convert_state_dict(theirs.state_dict(), ours)

@@ -6,8 +6,7 @@ import re
 
 import pytest
 import torch
-from test_peers import fill
-from tiny import max_difference, only
+from tiny import max_difference, only, scaled
 
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.backbones.archs import PYRAMIDS
@@ -77,7 +76,7 @@ def compare_with_timm(name, theirs_options, ours_options, record):
     cls = dict(CPVT=CPVT, PyramidCPVT=PyramidCPVT)[built.pop('type')]
     is_sam = name.startswith('samvit')
     dynamic = dict(dynamic_img_size=True) if cls is CPVT and not is_sam else {}
-    theirs = fill(timm.create_model(name, num_classes=0, **dynamic, **theirs_options))
+    theirs = scaled(timm.create_model(name, num_classes=0, **dynamic, **theirs_options))
     depth = len(theirs.blocks)
 
     def ours(**arguments):

@@ -7,19 +7,9 @@ timm refuses sizes that are no multiple of the patch; this package pads the last
 import pytest
 import torch
 from mmengine.config import Config
-from test_peers import fill
-from tiny import max_difference
+from tiny import max_difference, scaled
 
 from cpvt_backbones import MultiScaleCPVT, convert_state_dict
-
-
-def timm_model(name, **kwargs):
-    model = fill(pytest.importorskip('timm').create_model(name, num_classes=0, **kwargs))
-    with torch.no_grad():
-        for block in model.blocks:  # layer scale: as near 1 as a norm's weight
-            block.gamma_1 += 1
-            block.gamma_2 += 1
-    return model
 
 
 @pytest.mark.parametrize(
@@ -37,7 +27,7 @@ def test_the_recipes_start_as_dinov3(folder, pytestconfig, record_property):
     assert cfg.pop('type') == 'MultiScaleCPVT'
     name = cfg.pop('init_cfg').checkpoint.removeprefix('timm://').split('.')[0]
     ours = MultiScaleCPVT(**cfg).eval()
-    theirs = timm_model(name)
+    theirs = scaled(pytest.importorskip('timm').create_model(name, num_classes=0))
     state, report = convert_state_dict(theirs.state_dict(), ours)
     assert not report.dropped and {key.split('.')[0] for key in report.added} == {'pos_block'}
     assert {key.split('.')[0] for key in report.missing} == {'pyramid'}

@@ -11,7 +11,6 @@ import argparse
 import csv
 import importlib
 import importlib.metadata
-import re
 import sys
 import tempfile
 import time
@@ -33,6 +32,7 @@ from peers import (  # noqa: E402
     lists,
     pvt_authors_names,
     pvtv2_authors_names,
+    scaled,
 )
 
 from benchmarks import processor  # noqa: E402
@@ -68,21 +68,6 @@ class Case(NamedTuple):
     native: int = 224  # px
     any_size: bool = True  # whether theirs takes other sizes
     sizes: tuple[tuple[int, int], ...] = ((4, 7), (9, 3))  # two more, in patches
-
-
-def randomise(model: nn.Module) -> nn.Module:
-    """Random weights that keep activations near 1, and give each part a weight in the outputs."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            scale = re.search(r'weight$|gamma(_\d)?$|lambda1$', name)
-            if parameter.dim() == 1:
-                parameter.normal_(0, 0.1).add_(1 if scale else 0)
-            elif scale and 'position_embedding' not in name:
-                parameter.normal_(0, 0.5 * parameter[0].numel() ** -0.5)
-            else:  # tables and tokens
-                parameter.normal_(0, 0.5)
-    model.eval()  # mm backbones return nothing from it
-    return model
 
 
 def column(width: int, **arguments: Any) -> CPVT:
@@ -298,7 +283,7 @@ def differences(case: Case) -> tuple[str, list[float | None]]:
     Sizes are the native one, and two of patches that are not square: for a pyramid, patches of its
     last stride. A difference is relative to the largest value, at least to 1.
     """
-    randomise(case.theirs)
+    scaled(case.theirs)
     state = case.rename(case.theirs.state_dict())
     weights, report = convert_state_dict(state, case.ours)
     if report.missing:

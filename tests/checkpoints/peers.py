@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tiny import COLUMN, PYRAMID, max_difference
+from tiny import COLUMN, PYRAMID, max_difference, scaled
 
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError
@@ -34,20 +34,6 @@ SAM = dict(
     global_blocks=(1, 3),
     mask_window_padding=False,
 )
-
-
-def scaled(model):
-    """Random weights of a scale that keeps activations near 1 through any depth, norms and biases
-    included.
-    """
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.5 * parameter[0].numel() ** -0.5)
-            else:
-                parameter.normal_(0, 0.1).add_(name.endswith('weight'))
-    model.eval()  # mm backbones return nothing from it
-    return model
 
 
 def load(ours, state, **kwargs):
