@@ -69,20 +69,15 @@ class DecodedDataset(CustomDataset):
         if self._fully_initialized:
             return
         super().full_init()
-        paths = [str(self.get_data_info(i, decoded=False)['img_path']) for i in range(len(self))]
+        entry = super().get_data_info
+        paths = [str(entry(index)['img_path']) for index in range(len(self))]
         self.images = _decoded(paths, Path(self.cache_dir or Path(self.data_root, '.decoded')))
 
-    def get_data_info(self, idx: int, *, decoded: bool = True) -> dict[str, Any]:
-        """The entry of an image, as of ``CustomDataset``.
-
-        Args:
-            idx: Index of the image.
-            decoded: Whether to add the pixels, (H, W, 3) uint8 in BGR, as ``img``.
-        """
+    def get_data_info(self, idx: int) -> dict[str, Any]:
+        """The entry of an image, with its pixels as ``img``, (H, W, 3) uint8 in BGR."""
         info = super().get_data_info(idx)
-        if decoded:
-            info['img'] = np.array(self.images[idx])
-            info['img_shape'] = info['ori_shape'] = info['img'].shape[:2]
+        info['img'] = np.array(self.images[idx])
+        info['img_shape'] = info['ori_shape'] = info['img'].shape[:2]
         return info
 
 
@@ -158,20 +153,9 @@ class BatchRandomResizedCrop:
         Returns:
             The crops (B, C, size, size), and the labels as float.
         """
-        # On the CPU: a seed gives the same crops on any device.
-        return self.crop(images, torch.rand(5, images.shape[0])), scores.float()
-
-    def crop(self, images: Tensor, draw: Tensor) -> Tensor:
-        """Crop by given numbers instead of random ones.
-
-        Args:
-            images: (B, C, H, W).
-            draw: (5, B), numbers in [0, 1): area, ratio, place from left to right, place from top
-                to bottom, flip.
-
-        Returns:
-            The crops (B, C, size, size).
-        """
+        # Area, ratio, place from left to right, place from top to bottom, flip. On the CPU: a seed
+        # gives the same crops on any device.
+        draw = torch.rand(5, images.shape[0])
         area = self.area[0] + draw[0] * (self.area[1] - self.area[0])
         low, high = torch.tensor(self.ratio[0]).log(), torch.tensor(self.ratio[1]).log()
         ratio = (low + draw[1] * (high - low)).exp()
@@ -183,4 +167,5 @@ class BatchRandomResizedCrop:
         theta = torch.stack((sign * width, zero, x, zero, height, y), 1).view(-1, 2, 3)
         shape = [*images.shape[:2], self.size, self.size]
         grid = F.affine_grid(theta.to(images.device), shape, align_corners=False).to(images.dtype)
-        return F.grid_sample(images, grid, padding_mode='border', align_corners=False)
+        crops = F.grid_sample(images, grid, padding_mode='border', align_corners=False)
+        return crops, scores.float()
