@@ -1,0 +1,138 @@
+"""Figures in the sentences of README and docs are those of their CSV files."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.cases import SETTING
+
+ROOT = Path(__file__).resolve().parents[2]
+PYRAMID, TIMM, MMSEG = 'pyramid_cpvt_small', 'timm_twins_pcpvt_small', 'mmseg_pcpvt_small'
+COLUMN, DEIT = 'cpvt_small', 'timm_deit_small'
+LARGE = dict(height=800, width=1344, mode='forward')
+
+
+def rows_of(file, **setting):
+    rows = pd.read_csv(ROOT / f'docs/benchmarks/{file}.csv')
+    for key, value in setting.items():
+        rows = rows[rows[key] == value]
+    return rows
+
+
+def speeds(file, model, other, **setting):
+    """Times as fast as another model, of each case that has both: median of the rounds' ratios."""
+    found = []
+    for _, case in rows_of(file, **setting).groupby(SETTING):
+        seconds = case.pivot(index='round', columns='model', values='seconds')
+        if {model, other} <= {*seconds}:
+            found.append((seconds[other] / seconds[model]).median())
+    return found
+
+
+def large(file, model, other, batch=1):
+    """Times as fast as another model at 800 x 1344 px."""
+    (speed,) = speeds(file, model, other, **LARGE, batch=batch)
+    return speed
+
+
+def memory(file, model, other):
+    """Memory of a call at 800 x 1344 px, by that of another model."""
+    peak = rows_of(file, **LARGE, batch=1).groupby('model')['peak_mib'].median()
+    return peak[model] / peak[other]
+
+
+def exported(file, runtime):
+    """Lowest and highest times as fast as PyTorch, over models and sizes."""
+    return span(
+        speed
+        for model in ('retinanet', 'semantic_fpn')
+        for speed in speeds(file, f'{model}_{runtime}', model)
+    )
+
+
+def span(values):
+    values = list(values)
+    return [min(values), max(values)]
+
+
+def on_cpus(other):
+    return span(large(file, PYRAMID, other) for file in ('cpu', 'cpu_epyc'))
+
+
+# Page, a pattern with N for each figure, and what the figures are.
+FIGURES = [
+    (
+        'docs/speed.md',
+        "PyramidCPVT-S is N times as fast as timm's Twins-PCPVT-S and N times as fast as mmseg's"
+        ' on an Intel Xeon; on an AMD EPYC, N and N times',
+        lambda: [
+            large(file, PYRAMID, other) for file in ('cpu', 'cpu_epyc') for other in (TIMM, MMSEG)
+        ],
+    ),
+    (
+        'docs/speed.md',
+        "PyramidCPVT-S is N times as fast as timm's with eight such images, and N times with one",
+        lambda: [large('gpu', PYRAMID, TIMM, batch=8), large('gpu', PYRAMID, TIMM)],
+    ),
+    (
+        'docs/speed.md',
+        'CPVT-S with five PEGs runs at N to N times the speed of DeiT-S',
+        lambda: span(speeds('gpu', COLUMN, DEIT)),
+    ),
+    (
+        'docs/speed.md',
+        'the same four ratios are N, N, N and N',
+        lambda: [
+            large('bf16_amx', f'{PYRAMID}_bf16', PYRAMID),
+            large('bf16_amx', f'{PYRAMID}_bf16', f'{TIMM}_bf16'),
+            large('bf16_amx', f'{COLUMN}_bf16', COLUMN),
+            large('bf16_amx', f'{COLUMN}_bf16', f'{DEIT}_bf16'),
+        ],
+    ),
+    (
+        'docs/speed.md',
+        "PyramidCPVT-S needs N times the memory of timm's, and CPVT-S N times that of DeiT-S",
+        lambda: [memory('cpu', PYRAMID, TIMM), memory('cpu', COLUMN, DEIT)],
+    ),
+    (
+        'docs/speed.md',
+        "PyramidCPVT-S is N times as fast as timm's at 800 x 1344 px, and N times as fast as"
+        " mmseg's",
+        lambda: [large('allocator', PYRAMID, other) for other in (TIMM, MMSEG)],
+    ),
+    ('README.md', "N to N times as fast as timm's Twins", lambda: on_cpus(TIMM)),
+    ('README.md', "N to N times as mmseg's", lambda: on_cpus(MMSEG)),
+]
+RUNTIMES = {
+    'ONNX Runtime, float32': 'onnxruntime',
+    'OpenVINO, float32': 'openvino',
+    'OpenVINO, bfloat16': 'openvino_bf16',
+    'AOTInductor, float32': 'aoti',
+    'PyTorch with bfloat16 weights': 'bf16',
+}
+FIGURES += [
+    (
+        'docs/export.md',
+        f'| {label} | N to N | N to N |',
+        lambda runtime=runtime: [*exported('export_epyc', runtime), *exported('export', runtime)],
+    )
+    for label, runtime in RUNTIMES.items()
+]
+
+
+@pytest.mark.parametrize(('page', 'phrase', 'compute'), FIGURES)
+def test_a_figure_is_that_of_its_file(page, phrase, compute):
+    text = ' '.join((ROOT / page).read_text(encoding='utf-8').split())
+    pattern = re.sub(r'\bN\b', r'([0-9]+[.][0-9]+)', re.escape(phrase))
+    (said,) = re.findall(pattern, text)  # a sentence that is written anew is named here anew
+    decimals = [len(figure.partition('.')[2]) for figure in said]
+    computed = zip(compute(), decimals, strict=True)
+    assert said == tuple(f'{value:.{places}f}' for value, places in computed)
+
+
+def test_an_exported_file_runs_at_twice_the_speed():
+    text = ' '.join((ROOT / 'docs/speed.md').read_text(encoding='utf-8').split())
+    assert 'runs at twice the speed of PyTorch on an AMD EPYC, in bfloat16' in text
+    assert {round(speed) for speed in exported('export_epyc', 'openvino_bf16')} == {2}
