@@ -1,16 +1,19 @@
-"""Time and memory of RetinaNet with ResNet-50, PVT-S and PyramidCPVT-S, for the table of README.
+"""Time and memory of RetinaNet with ResNet-50, PVT-S and PyramidCPVT-S.
 
 python benchmarks/detector_price.py --out docs/benchmarks/detectors.csv
+python benchmarks/detector_price.py --train --out docs/benchmarks/detectors_train.csv
 
 A call is the backbone, the neck and the head for one image of 800 x 1344 px in float32, without
-the post-processing. The models take turns. Memory is what one call adds to a process of its own at
-its peak. Weights are random: they change neither.
+the post-processing. A training step is the losses of two images of 512 x 512 px and the backward
+pass. The models take turns. Memory is what one call adds to a process of its own at its peak.
+Weights are random: they change neither.
 """
 
 import multiprocessing
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +27,7 @@ from torch import nn  # noqa: E402
 
 import cpvt_backbones  # noqa: E402, F401  (registers the models)
 from benchmarks.in_turns import machine, milliseconds, parse_args, time_in_turns  # noqa: E402
+from benchmarks.training import WithLosses  # noqa: E402
 from cpvt.command_line import run  # noqa: E402
 from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
@@ -32,7 +36,8 @@ CONFIGS = {
     'PVT-S': str(ROOT / 'configs/published/pvt/retinanet_pvt-s_fpn_1x_coco.py'),
     'PyramidCPVT-S': str(ROOT / 'configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py'),
 }
-SHAPE = (1, 3, 800, 1344)
+IMAGE = torch.rand(1, 3, 800, 1344)
+BATCH = torch.rand(2, 3, 512, 512)
 
 
 def build(config: str) -> nn.Module:
@@ -40,30 +45,40 @@ def build(config: str) -> nn.Module:
     cfg = get_config(config) if '::' in config else read_config(config)
     init_default_scope('mmdet')
     cfg.model.backbone.init_cfg = None
-    return MODELS.build(cfg.model).eval()
+    return MODELS.build(cfg.model)
 
 
-def peak_mib(config: str) -> float:
-    """MiB that a call adds to the memory of this process at its peak."""
-    model, image = build(config), torch.rand(SHAPE)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def predict(model: nn.Module) -> None:
+    """A prediction, without its post-processing."""
     with torch.inference_mode():
-        model(image)
+        model.eval()(IMAGE)
+
+
+def train(model: nn.Module) -> None:
+    """The losses of random boxes, and their gradients."""
+    detector = WithLosses(model).train()
+    loss, _ = detector.model.parse_losses(detector(BATCH))
+    loss.backward()
+
+
+def peak_mib(config: str, call: Callable[[nn.Module], None]) -> float:
+    """MiB that a call adds to the memory of this process at its peak."""
+    model = build(config)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    call(model)
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write a row for each detector."""
-    args = parse_args(__doc__, argv, repeats=5)
+    args = parse_args(__doc__, argv, repeats=5, train='a training step, not a prediction')
+    call = train if args.train else predict
     memory = {}
     for name, config in CONFIGS.items():
         with multiprocessing.get_context('spawn').Pool(1) as pool:
-            memory[name] = pool.apply(peak_mib, (config,))
-    image = torch.rand(SHAPE)
-    with torch.inference_mode():
-        models = {name: build(config) for name, config in CONFIGS.items()}
-        ways = {name: lambda model=model: model(image) for name, model in models.items()}
-        times = time_in_turns(ways, args.repeats)
+            memory[name] = pool.apply(peak_mib, (config, call))
+    ways = {name: partial(call, build(config)) for name, config in CONFIGS.items()}
+    times = time_in_turns(ways, args.repeats)
     rows = [
         dict(
             backbone=name,

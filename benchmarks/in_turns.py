@@ -15,10 +15,15 @@ from . import instructions, processor
 
 
 def parse_args(
-    about: str | None, argv: Sequence[str] | None, *, repeats: int
+    about: str | None, argv: Sequence[str] | None, *, repeats: int, **flags: str
 ) -> argparse.Namespace:
-    """Read ``--out``, ``--repeats`` and ``--threads``; freed memory is kept from here on."""
+    """Read ``--out``, ``--repeats`` and ``--threads``; freed memory is kept from here on.
+
+    flags: Help of each further flag, by its name.
+    """
     parser = make_parser(about)
+    for name, text in flags.items():
+        parser.add_argument(f'--{name}', action='store_true', help=text)
     parser.add_argument('--out', type=Path, required=True, metavar='FILE.csv')
     parser.add_argument('--repeats', type=positive, default=repeats, help='default: %(default)s')
     parser.add_argument(

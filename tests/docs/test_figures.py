@@ -61,6 +61,12 @@ def on_cpus(other):
     return span(large(file, PYRAMID, other) for file in ('cpu', 'cpu_epyc'))
 
 
+def by_resnet(column):
+    """The price of a training step with PyramidCPVT-S."""
+    price = rows_of('detectors_train').set_index('backbone')[column]
+    return price['PyramidCPVT-S'] / price['ResNet-50']
+
+
 # Page, a pattern with N for each figure, and what the figures are.
 FIGURES = [
     (
@@ -101,6 +107,11 @@ FIGURES = [
         "PyramidCPVT-S is N times as fast as timm's at 800 x 1344 px, and N times as fast as"
         " mmseg's",
         lambda: [large('allocator', PYRAMID, other) for other in (TIMM, MMSEG)],
+    ),
+    (
+        'docs/speed.md',
+        'takes N times as long with PyramidCPVT-S as with ResNet-50, and N times the memory',
+        lambda: [by_resnet('ms'), by_resnet('mib')],
     ),
     ('README.md', "N to N times as fast as timm's Twins", lambda: on_cpus(TIMM)),
     ('README.md', "N to N times as mmseg's", lambda: on_cpus(MMSEG)),
