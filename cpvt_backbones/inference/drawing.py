@@ -66,8 +66,12 @@ def class_colours(predictor: Style) -> np.ndarray:
 
 def _is_random(palette: Sequence[Sequence[int]]) -> bool:
     """True for the palette that mmseg draws for data sets without one, in which greens repeat."""
-    drawn = np.random.RandomState(42).randint(0, 255, size=(len(palette), 3))
-    return np.array_equal(palette, drawn)
+    return np.array_equal(palette, _drawn_palette(len(palette)))
+
+
+@functools.cache
+def _drawn_palette(count: int) -> np.ndarray:
+    return np.random.RandomState(42).randint(0, 255, size=(count, 3))
 
 
 def make_preview(image: Any) -> np.ndarray:

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
@@ -399,15 +398,16 @@ def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
     result = np.empty((height, width, 3), np.uint8)
     rows = max(1, _BAND_PIXELS // width)
     for top in range(0, height, rows):
-        band = image.crop((0, top, width, min(top + rows, height)))
+        whole = rows >= height
+        band = image if whole else image.crop((0, top, width, min(top + rows, height)))
         if sixteen:
             result[top : top + rows] = to_8_bits(np.asarray(band))[..., None]
         elif image.has_transparency_data:
             rgba = np.asarray(band.convert('RGBA'))
             result[top : top + rows] = blend_on_white(rgba[..., 2::-1], rgba[..., 3:])
         else:
-            rgb = np.asarray(band.convert('RGB'))
-            result[top : top + rows] = cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR)
+            bgr = (band if band.mode == 'RGB' else band.convert('RGB')).tobytes('raw', 'BGR')
+            result[top : top + rows] = np.frombuffer(bgr, np.uint8).reshape(-1, width, 3)
     return result
 
 

@@ -102,10 +102,12 @@ def open_scene(source: ImageInput, value_range: ValueRange | None = None) -> 'Sc
 
     ``None`` for arrays, for other files than upright TIFF and JPEG 2000, and without rasterio.
     """
-    if not isinstance(source, (str, os.PathLike)) or find_spec('rasterio') is None:
+    if not isinstance(source, (str, os.PathLike)):
         return None
     path = local_path(source)
-    if path.suffix.lower() not in DRIVERS or orientation_of(path) != 1:
+    if path.suffix.lower() not in DRIVERS or find_spec('rasterio') is None:
+        return None
+    if orientation_of(path) != 1:
         return None
     try:
         return Scene(path, str(source), value_range)
