@@ -456,9 +456,9 @@ class Backbone(PretrainedModel):
         """(B, P, C) class, distillation and register tokens, or ``None`` if the model has none."""
         parameters = (self.cls_token, self.dist_token, self.reg_token)
         tokens: list[Tensor] = [token for token in parameters if token is not None]
-        # A copy: under `no_grad` a view of a parameter still requires gradients, which breaks
-        # torch's FLOP counter.
-        return torch.cat(tokens, dim=1).repeat(batch, 1, 1) if tokens else None
+        # `cat` copies a single one, too: under `no_grad` a view of a parameter still requires
+        # gradients, which breaks torch's FLOP counter.
+        return torch.cat(tokens, dim=1).expand(batch, -1, -1) if tokens else None
 
     def _format(
         self, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid, *, last: bool

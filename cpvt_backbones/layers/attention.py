@@ -127,8 +127,8 @@ def attend_fused(
 ) -> Tensor:
     """:func:`attend` by torch's own kernel. ``scale`` replaces the factor 1 / sqrt(d)."""
     options: dict[str, Any] = {} if scale is None else dict(scale=scale)
-    on_cpu = not is_exporting() and query.device.type == 'cpu'
-    if on_cpu and query.requires_grad and key.shape[2] <= SHORT:
+    trained = torch.is_grad_enabled() and not is_exporting() and query.requires_grad
+    if trained and query.device.type == 'cpu' and key.shape[2] <= SHORT:
         # PyTorch 2.11's backward pass takes two to four times as long in bfloat16 for so few keys.
         dtype = value.dtype
         with torch.autocast('cpu', enabled=False):

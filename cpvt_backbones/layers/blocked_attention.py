@@ -58,7 +58,7 @@ def _is_intel() -> bool:
 
 def suits_blocks(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether :func:`attend_in_blocks` is the faster way, for inference without mask or dropout."""
-    if any(part.dtype != torch.bfloat16 for part in (query, key, value)):
+    if not query.dtype == key.dtype == value.dtype == torch.bfloat16:
         return False
     if is_recording() or query.device.type != 'cpu':  # a recorded loop has a fixed number of blocks
         return False

@@ -324,7 +324,7 @@ class PEGPosition(PositionEncoding):
 
     def _peg(self, target: str, stage: int, block: int) -> Any:
         index = self.layer_ids.get((stage, block)) if target == self.target else None
-        return None if index is None else self.get_submodule(str(index))
+        return None if index is None else getattr(self, str(index))
 
     def before_stage(
         self, stage: int, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid

@@ -1,6 +1,6 @@
 """Layouts of a feature map, padding, and grouping by shape."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -104,10 +104,11 @@ def _is_traced() -> bool:
     return _passes_proxies() or bool(torch._C._get_tracing_state())
 
 
-def _passes_proxies() -> bool:
-    if hasattr(_symbolic_trace, 'is_fx_symbolic_tracing'):
-        return bool(_symbolic_trace.is_fx_symbolic_tracing())
-    return _symbolic_trace._is_fx_tracing_flag  # an older torch; 2.15 has no such flag
+_passes_proxies: Callable[[], bool] = getattr(
+    _symbolic_trace,
+    'is_fx_symbolic_tracing',
+    lambda: _symbolic_trace._is_fx_tracing_flag,  # an older torch; 2.15 has no such flag
+)
 
 
 def is_padded(padding: tuple[int, int]) -> bool:
