@@ -42,6 +42,7 @@ from cpvt_backbones.weights import find_shipped, shipped_weights
 
 ROOT = Path(__file__).resolve().parents[1]
 BARE, IMPORT = 'bare forward', 'import of torch and the toolbox'
+PREDICT = 'bare predict'  # the forward call and what the toolbox makes of it: boxes after NMS
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -79,15 +80,21 @@ def routes_of(inferencer: Inferencer, files: list[Any]) -> dict[str, Callable[[P
     for array in arrays:
         (batch,) = predictor._inferencer.preprocess([inferencer.sizing(array)], batch_size=1)
         batch = batch[1] if predictor.task == 'detection' else batch
-        batches.append(predictor.model.data_preprocessor(batch, False)['inputs'])
+        batches.append(predictor.model.data_preprocessor(batch, False))
 
     def forward(_: Path) -> None:
         with torch.no_grad():
             for batch in batches:
-                predictor.model(batch, mode='tensor')
+                predictor.model(batch['inputs'], mode='tensor')
+
+    def predict(_: Path) -> None:
+        with torch.no_grad():
+            for batch in batches:
+                predictor.model(**batch, mode='predict')
 
     return {
         BARE: forward,
+        PREDICT: predict,
         'predict, arrays': lambda _: inferencer.predict(arrays),
         'predict, files': lambda _: inferencer.predict(files),
         'predict, files, pictures': lambda _: inferencer.predict(files, vis=True),

@@ -172,7 +172,7 @@ def test_pipeline_times_every_route_of_prediction(tmp_path, monkeypatch):
     options = ['--count', '2', '--rounds', '1', '--dtypes', 'float32', '--out', str(out)]
     pipeline.main(['cpvt_tiny_gap-imagenette', *options])
     rows = pd.read_csv(out)
-    assert len(rows) == rows['route'].nunique() == 8 and set(rows['images']) == {2}
+    assert len(rows) == rows['route'].nunique() == 9 and set(rows['images']) == {2}
     routes = rows[rows['dtype'] == 'float32']
     assert routes[routes['route'] == pipeline.BARE]['share'].tolist() == [1]
     assert (routes['beside_ms'] < routes['cpu_ms']).all(), 'the forward call is taken off'
