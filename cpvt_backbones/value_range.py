@@ -347,7 +347,7 @@ def tiff_file(path: Path) -> Any:
     try:
         import rasterio
     except ImportError:
-        needs = "reading by windows, a range or bands needs rasterio: pip install rasterio"
+        needs = 'reading by windows, a range or bands needs rasterio: pip install rasterio'
         raise ImportError(needs) from None
     warnings.filterwarnings('ignore', category=rasterio.errors.NotGeoreferencedWarning)
     driver = DRIVERS[path.suffix.lower()]

@@ -109,7 +109,8 @@ def export(
         )
     check(f'one of {OPSETS}', lambda number: number in OPSETS, opset=opset)
     if format == 'onnx' and not (find_spec('onnx') and find_spec('onnxscript')):
-        raise ImportError("format='onnx' needs onnx and onnxscript: pip install onnx onnxscript onnxruntime")
+        needs = 'onnx and onnxscript: pip install onnx onnxscript onnxruntime'
+        raise ImportError(f"format='onnx' needs {needs}")
     stored = dict(
         format=format,
         **graph.settings,

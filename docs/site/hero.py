@@ -1,9 +1,9 @@
 """The first picture of README and site: what padding changes in the prediction of a segmentor.
 
-A photograph at three sizes lies in a padded batch, with mmsegmentation's data preprocessor and with
-this package's. Pixels whose class is not the one that the image has alone are yellow.
-The padding grows from frame to frame. Lengths are px of the shown picture, from its upper left
-corner.
+A photograph at three sizes lies in a test batch. mmsegmentation's data preprocessor pads it, and
+this package's predicts each size by itself. Pixels whose class is not the one that the image has
+alone are yellow. The padding grows from frame to frame. Lengths are px of the shown picture, from
+its upper left corner.
 """
 
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ GROUND, INK, SOFT = '#171b22', '#e6e9ee', '#b4bac4'
 CHANGED, KEPT = '#ffe600', '#7ee2a8'
 QUESTION = 'Does padding change the prediction?'
 REMARK = 'Yellow: another class than the image has alone. Hatched: padding. Same weights.'
-# Of each row or column: its name, and what pads its images.
+# Of each row or column: its name, its data preprocessor, and how that predicts.
 METHODS = (
-    ('mmsegmentation', 'SegDataPreProcessor'),
-    ('cpvt_backbones', 'ValidSizesSegDataPreProcessor'),
+    ('mmsegmentation', 'SegDataPreProcessor', 'one padded batch'),
+    ('cpvt_backbones', 'ValidSizesSegDataPreProcessor', 'one size at a time'),
 )
 # Share of the padding, and how long it is shown in ms. The first frame is the still.
 FRAMES = ((1, 3500), (0, 1500), (0.25, 700), (0.5, 700), (0.75, 700), (1, 3500))
@@ -110,7 +110,7 @@ class Segmentors:
     def classes(self, padding: float) -> tuple[list[np.ndarray], ...]:
         """The classes of each view with this share of the padding, by method."""
         # mmsegmentation's refuses images of several sizes in a test, so it gets them one by one.
-        plain, sized = (preprocessor for _, preprocessor in METHODS)
+        plain, sized = (preprocessor for _, preprocessor, _ in METHODS)
         peer = [self.predict(self.plain, plain, [view], view.padded(padding))[0] for view in VIEWS]
         return peer, self.predict(self.ours, sized, VIEWS)
 
@@ -142,7 +142,7 @@ class Sheet:
     @property
     def state(self) -> str:
         """What the frame shows."""
-        named = {0: 'each image alone', 1: 'one padded batch'}
+        named = {0: 'each image alone', 1: 'one batch of a test'}
         return named.get(self.padding, f'{100 * self.padding:.0f} % of the padding')
 
     def write(self, x: float, y: float, text: str, size: float = 13, **style: Any) -> None:
@@ -166,8 +166,9 @@ class Sheet:
         classes = self.model.classes(self.padding)[method][place]
         changed = self.model.changed(self.padding)[method][place]
         right, bottom = (scale * side for side in view.padded(self.padding))
-        style = dict(facecolor='#2b313b', edgecolor='#59616d', hatch='////', linewidth=0)
-        self.axis.add_patch(Rectangle((x, y), right, bottom, zorder=-1, **style))
+        if method == 0:
+            style = dict(facecolor='#2b313b', edgecolor='#59616d', hatch='////', linewidth=0)
+            self.axis.add_patch(Rectangle((x, y), right, bottom, zorder=-1, **style))
         image = overlay(view.pixels(), classes, self.model.palette)
         image[changed] = tuple(bytes.fromhex(CHANGED[1:]))
         across, down = (scale * side for side in view.size)
@@ -192,10 +193,10 @@ def draw(model: Segmentors, padding: float) -> Figure:
     width = (right - left - 2 * gap) / 3
     sheet.write(left, 38, QUESTION, 21, weight='bold')
     sheet.write(right, 38, sheet.state, 16, ha='right')
-    for method, (name, parts) in enumerate(METHODS):
+    for method, (name, parts, way) in enumerate(METHODS):
         top = 90 + 254 * method
         sheet.write(left, top - 14, name, 16, weight='bold')
-        sheet.write(left + 172, top - 14, parts, color=SOFT)
+        sheet.write(left + 172, top - 14, f'{parts}: {way}', color=SOFT)
         sheet.verdict(method, right, top - 14, 'change class', ha='right')
         for place in range(len(VIEWS)):
             sheet.panel(method, place, left + place * (width + gap), top, width)
@@ -209,7 +210,7 @@ def draw_narrow(model: Segmentors, padding: float) -> Figure:
     width = (sheet.width - 2 * left - gap) / 2
     sheet.write(left, 28, QUESTION, 16, weight='bold')
     sheet.write(left, 50, sheet.state[0].upper() + sheet.state[1:], 14)
-    for method, (name, _) in enumerate(METHODS):
+    for method, (name, *_) in enumerate(METHODS):
         x = left + method * (width + gap)
         sheet.write(x, 80, name, 14, weight='bold')
         sheet.verdict(method, x, 102)
