@@ -56,7 +56,10 @@ def _by_size(step: Callable[[Any], Any], data: Any) -> Any:
         return step(data)
     results: list[Any] = [None] * len(images)
     for group in groups:
-        part = {key: [values[index] for index in group] for key, values in data.items()}
+        part = {
+            key: None if values is None else [values[index] for index in group]
+            for key, values in data.items()
+        }
         for index, result in zip(group, step(part), strict=True):
             results[index] = result
     return results

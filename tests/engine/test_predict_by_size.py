@@ -158,3 +158,14 @@ def test_the_model_stays_what_it_was(preprocessor, images):
 def test_what_is_no_model_of_a_toolbox_is_refused():
     with pytest.raises(TypeError, match='mm model, got Linear'):
         predict_by_size(torch.nn.Linear(1, 1))
+
+
+def test_images_without_samples_are_split_too():
+    backbone = dict(type='CPVT', arch=ARCH, out_type='avg_featmap')
+    preprocessor = dict(type='ValidSizesClsDataPreprocessor', _delete_=True, **PIXELS)
+    model = build(tiny.image_classifier(backbone, data_preprocessor=preprocessor)).eval()
+    images = [torch.randint(0, 256, (3, *size)) for size in SIZES]
+    with torch.no_grad():
+        together = model.test_step(dict(inputs=images, data_samples=None))
+        alone = model.test_step(dict(inputs=images[3:], data_samples=None))
+    assert torch.equal(together[3].pred_score, alone[0].pred_score)
