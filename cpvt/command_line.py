@@ -128,6 +128,10 @@ class Parser(argparse.ArgumentParser):
         self._announce()
         return found
 
+    def error(self, message: str) -> NoReturn:
+        """End the program with a mistake in the arguments, and how it is used."""
+        self.exit(2, f'error: {message}\n{self.format_usage()}')
+
     def _announce(self) -> None:
         """Say that the packages are being loaded, which takes up to a minute on a busy machine."""
         ranks = (os.environ.get(name, '0') for name in ('RANK', 'SLURM_PROCID'))
@@ -417,6 +421,17 @@ def natural(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f'an integer of at least 0 is expected, got {text!r}')
     return int(text)
+
+
+def fraction(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f'a number in [0, 1] is expected, got {text!r}')
+    return number
 
 
 class Overrides(argparse.Action):

@@ -105,7 +105,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar='NAME',
         help='of an .onnx file: onnxruntime (default), openvino, openvino-bfloat16',
     )
-    parser.add_argument('--score-thr', type=float, default=0.3, help='minimum score of a box')
+    parser.add_argument(
+        '--score-thr', type=cli.fraction, default=0.3, help='minimum score of a box'
+    )
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
     parser.add_argument(
         '--csv', action='store_true', help='write predictions.csv, too: a row a box or class'
@@ -142,42 +144,44 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         help="config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a"
         ' factor of it; 800, 800x1333: largest that fits',
     )
-    size.add_argument('--long-side', type=int, metavar='PX', help='length of the longer side')
+    size.add_argument(
+        '--long-side', type=cli.positive, metavar='PX', help='length of the longer side'
+    )
 
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
     memory = parser.add_argument_group('memory')
     memory.add_argument(
         '--batch-size',
-        type=int,
+        type=cli.positive,
         default=1,
         metavar='N',
         help='maximum images, of equal size, of one forward call',
     )
     memory.add_argument(
         '--max-pixels',
-        type=int,
+        type=cli.positive,
         default=cli.MAX_PIXELS,
         metavar='N',
         help='of one forward call; a larger image is tiled',
     )
     memory.add_argument(
         '--tile-size',
-        type=int,
+        type=cli.positive,
         default=cli.TILE_SIZE,
         metavar='PX',
         help='default: %(default)s',
     )
     memory.add_argument(
         '--overlap',
-        type=int,
+        type=cli.natural,
         default=cli.OVERLAP,
         metavar='PX',
         help='minimum overlap of two tiles',
     )
     memory.add_argument(
         '--read-limit',
-        type=int,
+        type=cli.positive,
         default=cli.READ_LIMIT,
         metavar='N',
         help='maximum pixels of a file decoded as a whole',

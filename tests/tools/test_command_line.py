@@ -119,6 +119,20 @@ def test_options_without_a_value_or_with_open_brackets(capsys):
         parse_values(dict(a='[1,2'))
 
 
+@pytest.mark.parametrize('text', ['1.5', '-0.1', 'nan', 'half'])
+def test_a_wrong_argument_is_told_before_the_usage(text, capsys):
+    parser = make_parser('Doc.')
+    parser.add_argument('--share', type=cli.fraction)
+    assert [parser.parse_args(['--share', one]).share for one in ('0', '0.25', '1')] == [0, 0.25, 1]
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(['--share', text])
+    assert ended.value.code == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f'error: argument --share: a number in [0, 1] is expected, got {text!r}'
+    assert second.startswith('usage: ')
+
+
 def test_choices_and_defaults_are_the_packages():
     """The parser repeats them, since importing the package takes seconds."""
     from cpvt_backbones import export, inference
