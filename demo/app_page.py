@@ -30,7 +30,8 @@ Click in the picture to move the point."""
 ABOUT_PREDICTION = """**What the whole model finds,** drawn on the image as the model sees it."""
 ABOUT_SIZES = """**One set of weights, one image, several sizes,** drawn as the model sees them.
 A size is good where the model's score on its test set is at least 90 % of its best."""
-CREDIT = 'Church and street: photographs by Mapillary, BSD licence. The blood smear is drawn.'
+CREDIT = """Your own image: at most 64 MB and 50 megapixels, reduced to 2048 px. Church and street:
+photographs by Mapillary, BSD licence. The blood smear is drawn."""
 SIDE = 'Longer side of the image in the model, px'
 PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
 NO_IMAGE = 'Choose an example, or an image of your own.'
@@ -54,12 +55,24 @@ LOCAL = ['127.0.0.1', 'localhost']
 class Blocks(gr.Blocks):
     """Gradio's blocks, with a check of every file that a request names, before any is opened.
 
-    Gradio checks only files that have a ``meta``, which a client may leave out.
+    Gradio checks only files that have a ``meta``, which a client may leave out. Numbers are kept
+    within the range of their slider: the field beside it takes any.
     """
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *rest: Any) -> list[Any]:
         traverse(inputs, check_upload, is_file_obj)
-        return await super().preprocess_data(block_fn, inputs, *rest)
+        bounded = [
+            keep_within(component, value) if isinstance(component, gr.Slider) else value
+            for component, value in zip(block_fn.inputs, inputs, strict=False)
+        ]
+        return await super().preprocess_data(block_fn, bounded, *rest)
+
+
+def keep_within(slider: gr.Slider, value: Any) -> float:
+    """The nearest number of a slider, as its field shows it; the least for an empty field."""
+    if not isinstance(value, (int, float)):
+        return slider.minimum
+    return min(max(slider.minimum, value), slider.maximum)
 
 
 def check_upload(file: dict[str, Any]) -> dict[str, Any]:
@@ -250,10 +263,11 @@ class Page:
                 self.score: gr.Slider(visible=False),
             }
             return
-        side, has_scores = data[self.side], model.predictor.task == 'detection'
-        scales: list[Any] = [(side, side) if side else 'config']
+        side, has_scores = int(data[self.side]), model.predictor.task == 'detection'
         if view == SIZES:
-            scales = views.scales_to_compare(model, file)
+            scales: list[Any] = views.scales_to_compare(model, file)
+        else:
+            scales = [(side, side) if side else views.first_scale(model, file)]
         pictures = []
         for scale in scales:
             found = views.keep_scores(views.predict(model, file, scale), data[self.score])

@@ -16,7 +16,14 @@ from PIL import Image, ImageDraw
 
 from cpvt_backbones.analysis.matching import match
 from cpvt_backbones.checkpoints import locate_checkpoint
-from cpvt_backbones.inference import GoodSizes, Inferencer, ToolboxPredictor, read_image
+from cpvt_backbones.inference import (
+    GoodSizes,
+    ImageError,
+    Inferencer,
+    ToolboxPredictor,
+    image_size,
+    read_image,
+)
 from cpvt_backbones.inference.drawing import draw_prediction
 from cpvt_backbones.inference.predictions import Prediction
 from cpvt_backbones.inference.sizes import Scale, fit
@@ -33,7 +40,7 @@ KEPT_SIDE = 2048  # px; larger images are reduced when they are read
 MAX_SIDE = 1024  # px, the longer side of an image in the model
 FIRST_SIDE = 512  # px, of the image whose features are shown first
 SHOWN = (720, 720)  # px that pictures fit in
-FACTORS = (0.5, 1, 2, 3)  # of the test scale, the sizes that are compared
+FACTORS = (0.5, 1, 2, 3)  # of the first scale, the sizes that are compared
 LOWEST_SCORE = 0.05  # of the boxes that are kept, which the page filters
 VALUES = dict(detection='Boxes', segmentation='Pixels', classification='Probability')
 
@@ -134,7 +141,11 @@ def release_others(models: Mapping[str, Model], chosen: str) -> None:
 @lru_cache(maxsize=4)
 def read_upload(file: str) -> np.ndarray:
     """The image of a file as models see it, (H, W, 3), RGB; ``ImageError`` if it cannot be used."""
-    image = read_image(file, name='image', read_limit=READ_PIXELS)
+    size = image_size(file)
+    if size is not None and prod(size) > READ_PIXELS:
+        limit = f'{READ_PIXELS // 10**6} megapixels are accepted'
+        raise ImageError('image', f'{size[0]} x {size[1]} px are too many; at most {limit}')
+    image = read_image(file, name='image')
     if max(image.shape) > KEPT_SIDE:
         image = fit(image, (KEPT_SIDE, KEPT_SIDE))
     return image[..., ::-1].copy()
@@ -200,13 +211,27 @@ def predict(model: Model, file: str, scale: Scale) -> Prediction:
     return found
 
 
+def first_scale(model: Model, file: str) -> Scale:
+    """The test scale; for an image for which it is no good size, a factor to one that is.
+
+    Such a model was tested on images as they are, and the factor is to the size of those.
+    """
+    own = read_upload(file).shape[1::-1]
+    sizing = Inferencer(predictor=model.predictor, scale='config').sizing
+    seen = sizing.size_of(*own)
+    if sizing.sizes is None or not sizing.warning(own, seen):
+        return 'config'
+    factor = (prod(seen) / prod(own)) ** 0.5 / sizing.factor(own, seen, sizing.sizes)
+    return min(factor, MAX_SIDE / max(own))
+
+
 def scales_to_compare(model: Model, file: str) -> list[float]:
-    """Factors of an image at which it has the pixels of ``FACTORS`` times the test scale."""
-    size = read_upload(file).shape[1::-1]
-    seen = Inferencer(predictor=model.predictor, scale='config').sizing.size_of(*size)
-    test_scale = (prod(seen) / prod(size)) ** 0.5
-    largest = MAX_SIDE / max(size)
-    return [*dict.fromkeys(min(factor * test_scale, largest) for factor in FACTORS)]
+    """Factors of an image at which it has the pixels of ``FACTORS`` times the first scale."""
+    own = read_upload(file).shape[1::-1]
+    sizing = Inferencer(predictor=model.predictor, scale=first_scale(model, file)).sizing
+    first = (prod(sizing.size_of(*own)) / prod(own)) ** 0.5
+    largest = MAX_SIDE / max(own)
+    return [*dict.fromkeys(min(factor * first, largest) for factor in FACTORS)]
 
 
 def keep_scores(found: Prediction, score: float) -> Prediction:

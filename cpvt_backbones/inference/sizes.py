@@ -240,18 +240,22 @@ class Sizing:
         """
         if self.sizes is None:
             return None
-        if prod(seen) > self.max_pixels or (self._zoom and prod(own) > self.max_pixels):
-            # Of tiles, the size of objects counts.
-            wanted = min(self.sizes.zoom, 1.0) ** 2 * prod(own)
-        elif self.steps:
-            wanted = prod(size_after(self.steps, *own))
-        else:
-            wanted = self.sizes.side**2
-        factor = (prod(seen) / wanted) ** 0.5
+        factor = self.factor(own, seen, self.sizes)
         if self.sizes.low * 0.98 <= factor <= self.sizes.high * 1.02:  # sides are whole pixels
             return None
         size = f'{seen[0]} x {seen[1]} px is {factor:.2g} times the test scale'
         return f'{size}; the model is good at {self.sizes}'
+
+    def factor(self, own: tuple[int, int], seen: tuple[int, int], sizes: GoodSizes) -> float:
+        """Size of an image in the model as a factor of the test scale, to which ``sizes`` refer."""
+        if prod(seen) > self.max_pixels or (self._zoom and prod(own) > self.max_pixels):
+            # Of tiles, the size of objects counts.
+            wanted = min(sizes.zoom, 1.0) ** 2 * prod(own)
+        elif self.steps:
+            wanted = prod(size_after(self.steps, *own))
+        else:
+            wanted = sizes.side**2
+        return (prod(seen) / wanted) ** 0.5
 
 
 def _known_steps(task: str) -> tuple[str, ...]:
