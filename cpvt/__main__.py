@@ -56,7 +56,7 @@ def contents() -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command that the first argument names."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ('-h', '--help'):
+    if not words or words[0] in ('-h', '--help', 'help'):
         print(contents())
         return
     name, *rest = words

@@ -89,7 +89,9 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of this command."""
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser, images=True, exported=True)
-    parser.add_argument('--out-dir', default='outputs', help='default: %(default)s')
+    parser.add_argument(
+        '--out-dir', type=parse_folder, default='outputs', help='default: %(default)s'
+    )
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     parser.add_argument(
         '--dtype',
@@ -147,6 +149,13 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     size.add_argument(
         '--long-side', type=cli.positive, metavar='PX', help='length of the longer side'
     )
+
+
+def parse_folder(text: str) -> str:
+    """The path of a folder, which need not be there."""
+    if Path(text).exists() and not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f'{text!r} is a file, not a folder')
+    return text
 
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:

@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     cli.add_config_arguments(parser)
     parser.checks.append(lambda args: check_port(args.host, args.port))
+    parser.checks.append(lambda args: check_model(args.model))
     args = parser.parse_args(argv)
     given = None
     if args.model:
@@ -43,6 +44,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         MMLogger.get_current_instance().setLevel('ERROR')  # the page itself warns of an image
         print(f'open {address} (Ctrl-C ends it)', flush=True)
         signal.pause()
+
+
+def check_model(words: Sequence[str]) -> None:
+    """Refuse a model that is not there, before torch is loaded."""
+    if words:
+        config, checkpoint, _ = cli.split_model(words)
+        cli.check_config(str(config))
+        cli.check_checkpoint(checkpoint)
 
 
 def check_port(host: str, port: int) -> None:

@@ -194,6 +194,20 @@ def test_a_port_that_is_none_is_refused(port, message):
         demo_app.check_port('127.0.0.1', port)
 
 
+@pytest.mark.parametrize(
+    ('words', 'message'),
+    [
+        ('retinanet_cpvt_tiny_gap-bcd', f"did you mean '{DETECTOR}'"),
+        ('no.py a.pth', "there is no config file 'no.py'"),
+        (f'{ROOT}/configs/bccd/retinanet_pvt-t_bccd.py a.pth', "no file or folder 'a.pth'"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused_before_torch_is_loaded(words, message, capsys):
+    with pytest.raises(ValueError, match=message):
+        demo_app.main([*words.split(' '), '--port', '7899'])
+    assert capsys.readouterr().err == ''
+
+
 def test_a_port_in_use_is_refused_before_a_model_is_loaded(app):
     message = f'--port: 127.0.0.1 port {app.port} cannot be listened on .Address already in use.;'
     with pytest.raises(ValueError, match=message):

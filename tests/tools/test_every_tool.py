@@ -112,7 +112,7 @@ def test_each_command_is_a_script_too():
     }
 
 
-@pytest.mark.parametrize('words', [[], ['-h'], ['--help']])
+@pytest.mark.parametrize('words', [[], ['-h'], ['--help'], ['help']])
 def test_help_of_the_console_command_lists_the_commands(words, capsys):
     main(words)
     printed = capsys.readouterr().out

@@ -147,6 +147,7 @@ def test_options_reach_the_model(infer, monkeypatch):
         ('{0} {1} photos --overlap -1', 'an integer of at least 0 is expected'),
         ('{0} {1} photos --long-side 0', 'an integer of at least 1 is expected'),
         ('{0} {1} photos --out-dir ', "error: --out-dir must be the path of a folder, got ''"),
+        ('{0} {1} photos --out-dir empty.onnx', "--out-dir: 'empty.onnx' is a file, not a folder"),
         ('{0} {1} photos --out-dir a\0b', "must be the path of a folder, got 'a\\x00b'"),
         ('{0} {1} photos --shard 2/2', '--shard: I/N with I from 0 to N - 1'),
         ('{0} {1} photos --merge --overwrite', '--merge: it joins'),
