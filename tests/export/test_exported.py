@@ -234,7 +234,7 @@ def test_operators_that_a_runtime_lacks_are_named(runtime, onnx_file, tmp_path):
 @pytest.mark.parametrize('missing', ['onnx', 'onnxscript'])
 def test_packages_of_onnx_that_are_missing_are_named(tmp_path, monkeypatch, missing):
     monkeypatch.setattr(formats, 'find_spec', lambda name: None if name == missing else name)
-    words = r"format='onnx' needs onnx and onnxscript: pip install '.\[export\]'"
+    words = "format='onnx' needs onnx and onnxscript: pip install onnx onnxscript onnxruntime"
     with pytest.raises(ImportError, match=words):
         export(Features(column(arch='tiny')), tmp_path / 'model.onnx')
 

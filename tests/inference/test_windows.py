@@ -212,7 +212,7 @@ def test_refusals(scene, tmp_path, monkeypatch):
     refused(strip, 'blocks of 70 x 90 px, too large .*; write it in tiles: gdal_translate')
     assert windows.open_image(strip, name='', read_limit=None).shape == (90, 70, 3)
     monkeypatch.setitem(sys.modules, 'rasterio', None)
-    refused(scene, r"reading by windows, a range or bands needs rasterio: pip install '.\[large\]'")
+    refused(scene, 'reading by windows, a range or bands needs rasterio: pip install rasterio')
 
 
 @pytest.mark.parametrize('layout', [dict(tiled=True), dict(tiled=False, blockysize=7)])
