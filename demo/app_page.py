@@ -181,8 +181,9 @@ class Page:
         followed = [self.image, self.side, self.sliders[0]]
         picked = self.examples.click(self.pick, self.examples, [self.name, *followed], **QUICK)
         renamed = self.name.input(self.follow, [self.name, self.image], followed, **QUICK)
-        # Gradio tells of it before the image is gone.
-        cleared = self.image.clear(lambda: None, None, self.image, **QUICK)
+        # Gradio tells of it before the image is gone. In the browser, because a late answer of the
+        # server would remove an image that was given meanwhile.
+        cleared = self.image.clear(None, None, self.image, js='() => null')
         switched = self.tabs.select(self.switch, None, self.view, **QUICK)
         pointed = self.attention.select(self.point, self.attention, self.sliders[2:], **QUICK)
         self.name.change(lambda name: self.models[name].describe(), self.name, self.about, **QUICK)
