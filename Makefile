@@ -86,7 +86,7 @@ SPEED = $(BIN)/python benchmarks/speed.py --suite
 tables:  ## write the tables of measurements in docs/speed.md and docs/weights.md again, from their CSV files
 	$(SPEED) cpu --rounds 2 --out $(DOCS)/benchmarks/cpu.csv --docs $(DOCS)/speed.md --plot $(DOCS)/benchmarks/cpu.png >/dev/null
 	$(SPEED) bf16 --rounds 2 --out $(DOCS)/benchmarks/bf16.csv --docs $(DOCS)/speed.md >/dev/null
-	$(SPEED) export --rounds 3 --out $(DOCS)/benchmarks/export.csv --docs $(DOCS)/speed.md >/dev/null
+	$(SPEED) export --rounds 2 --out $(DOCS)/benchmarks/export.csv --docs $(DOCS)/speed.md >/dev/null
 	$(SPEED) gpu --rounds 2 --out $(DOCS)/benchmarks/gpu.csv --docs $(DOCS)/speed.md >/dev/null
 	$(SPEED) train --rounds 2 --out $(DOCS)/benchmarks/train.csv --docs $(DOCS)/speed.md >/dev/null
 	$(SPEED) rope --rounds 2 --out $(DOCS)/benchmarks/rope.csv --docs $(DOCS)/speed.md >/dev/null
