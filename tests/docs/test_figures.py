@@ -121,11 +121,11 @@ FIGURES = [
     ),
     (
         'docs/speed.md',
-        "it reaches N of the segmentor's own speed with pictures. On two cores of an Intel Xeon,"
-        ' the detector reaches N with pictures, N without, N from arrays in memory;'
+        "it reaches N of the segmentor's own speed on a folder with pictures, and N without."
+        ' The detector reaches N with pictures, N without, N from arrays in memory;'
         " mmdet's own prediction, with decoding and NMS, N.",
         lambda: [
-            *shares('pipeline', 'tool, pictures'),
+            *shares('pipeline', 'tool, pictures', 'tool, no pictures'),
             *shares('pipeline_bccd', 'tool, pictures', 'tool, no pictures'),
             *shares('pipeline_bccd', 'predict, arrays', 'bare predict'),
         ],
