@@ -187,7 +187,7 @@ def _draw_instances(
     for box, shade in zip(boxes, shades, strict=True):
         picture.draw_box(box, shade)
     # No line of a box crosses a label. The likeliest boxes get their labels first.
-    scores = prediction.get('scores') or [None] * len(boxes)
+    scores = prediction['scores'] if 'scores' in prediction else [None] * len(boxes)
     for i in sorted(range(len(boxes)), key=lambda i: -(scores[i] or 0)):
         text = _label(labels[i], prediction['classes'][i], scores[i])
         picture.write(boxes[i], text, shades[i])

@@ -73,7 +73,7 @@ def test_each_label_has_its_own_text_and_colour():
     predictor.palette = [[250, 250, 0], [0, 0, 120]]
     boxes = np.array([[20, 30, 90, 60], [20, 80, 90, 110], [20, 120, 90, 140], [120, 30, 180, 60]])
     found = dict(boxes=boxes, labels=[0, 1, 0, 0], classes=['a', 'a', 'b', 'a'])
-    found['scores'] = [0.5] * 4
+    found['scores'] = np.full(4, 0.5)  # a list or an array
     grey = np.full((150, 200, 3), 100, np.uint8)
     picture = draw_prediction(grey, found, predictor, size=(200, 150))
     first, other_colour, other_text, same = (
