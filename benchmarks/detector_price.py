@@ -1,4 +1,4 @@
-"""Time and memory of RetinaNet with ResNet-50, PVT-S and PyramidCPVT-S.
+"""Time and memory of RetinaNet with ResNet-50, Swin-T, PVT-S, PyramidCPVT-S and PVTv2-B0 to B5.
 
 python benchmarks/detector_price.py --out docs/benchmarks/detectors.csv
 python benchmarks/detector_price.py --train --out docs/benchmarks/detectors_train.csv
@@ -33,8 +33,15 @@ from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
 CONFIGS = {
     'ResNet-50': 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py',
+    'Swin-T': str(ROOT / 'configs/retinanet/retinanet_swin-t_fpn_1x_coco.py'),
     'PVT-S': str(ROOT / 'configs/published/pvt/retinanet_pvt-s_fpn_1x_coco.py'),
     'PyramidCPVT-S': str(ROOT / 'configs/retinanet/retinanet_pyramid-cpvt-s_fpn_1x_coco.py'),
+    **{
+        f'PVTv2-B{size}': str(
+            ROOT / f'configs/published/pvt/retinanet_pvtv2-b{size}_fpn_1x_coco.py'
+        )
+        for size in range(6)
+    },
 }
 IMAGE = torch.rand(1, 3, 800, 1344)
 BATCH = torch.rand(2, 3, 512, 512)
