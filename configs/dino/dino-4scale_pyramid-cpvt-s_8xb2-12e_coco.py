@@ -11,6 +11,7 @@ model = dict(
         init_cfg=dict(type='Pretrained', checkpoint='timm://twins_pcpvt_small.in1k'),
     ),
     neck=dict(in_channels=[128, 320, 512]),
+    bbox_head=dict(type='IgnoreAwareDINOHead'),
 )
 no_decay = dict(lr_mult=0.1, decay_mult=0.0)
 optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'backbone.pos_block': no_decay}))

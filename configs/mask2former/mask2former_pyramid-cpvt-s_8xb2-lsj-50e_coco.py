@@ -9,7 +9,7 @@ model = dict(
         drop_path_rate=0.2,
         init_cfg=dict(type='Pretrained', checkpoint='timm://twins_pcpvt_small.in1k'),
     ),
-    panoptic_head=dict(in_channels=[64, 128, 320, 512]),
+    panoptic_head=dict(type='IgnoreAwareMask2FormerHead', in_channels=[64, 128, 320, 512]),
 )
 no_decay = dict(lr_mult=0.1, decay_mult=0.0)
 optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'backbone.pos_block': no_decay}))

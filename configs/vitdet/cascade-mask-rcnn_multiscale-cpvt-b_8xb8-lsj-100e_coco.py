@@ -4,6 +4,9 @@ gn = dict(type='GN', num_groups=32)
 box_heads = _base_.model.roi_head.bbox_head
 for head in box_heads:
     head.update(type='Shared4Conv1FCBBoxHead', norm_cfg=gn)
+stages = _base_.model.train_cfg.rcnn
+for stage in stages:
+    stage.assigner.type = 'IgnoreAwareMaxIoUAssigner'
 model = dict(
     backbone=dict(
         _delete_=True,
@@ -20,6 +23,8 @@ model = dict(
     rpn_head=dict(num_convs=2),
     roi_head=dict(bbox_head=box_heads, mask_head=dict(norm_cfg=gn)),
     # Anchors across the border count. A strip of 102 x 20 px has none within it, and mmdet raises.
-    train_cfg=dict(rpn=dict(allowed_border=-1)),
+    train_cfg=dict(
+        rpn=dict(allowed_border=-1, assigner=dict(type='IgnoreAwareMaxIoUAssigner')), rcnn=stages
+    ),
 )
-del head
+del head, stage

@@ -15,7 +15,7 @@
 | ``training_checks`` | what ends a training early: parts that do not fit, NaN |
 | ``resume_checks`` | a checkpoint against the training that is to go on from it |
 | ``resuming`` | schedule, data, gradients and random numbers of a resumed training |
-| ``labels`` | labels that are no class, before the loss |
+| ``labels`` | labels that are no class, and ignored objects, before the loss |
 | ``averaging`` | a moving average of the weights |
 | ``checkpoint_hook`` | saves, resumes, ends on a signal |
 | ``curves`` | loss and score as a picture |

@@ -1,6 +1,7 @@
 """Check of labels before the loss: torch names neither the image nor the classes of a wrong one."""
 
 from collections.abc import Iterator, Sequence
+from logging import Logger
 from typing import Any, NamedTuple
 
 import torch
@@ -81,3 +82,47 @@ def _refuse(sample: Any, label: int, classes: Classes) -> None:
         f'label {label} of {image!r} is no class: the model has {classes.number} classes, 0 to'
         f' {classes.number - 1}{ignored}'
     )
+
+
+def note_ignored(model: nn.Module, samples: Sequence[Any], logger: Logger) -> bool:
+    """Warn of ignored objects that a model trains as background.
+
+    Heads with anchors or queries of this package leave them out of the loss; see
+    :mod:`cpvt_backbones.heads.ignored`. Other heads of mmdet do not.
+
+    Args:
+        model: The detector.
+        samples: Data samples of a batch.
+        logger: Gets the warning.
+
+    Returns:
+        True once nothing is left to say: after the first batch with ignored objects.
+    """
+    count = sum(len(sample.get('ignored_instances', ())) for sample in samples)
+    if not count:
+        return False
+    parts = list(_parts_of_loss(model))
+    unaware = sorted({type(part).__name__ for part in parts if not _handles_ignored(part)})
+    if unaware:
+        logger.warning(
+            f'{count} objects of the first batch with such objects are to be ignored, and are'
+            f' trained as background: {", ".join(unaware)} of the model takes no notice of them'
+            ' (docs/own_config.md#ignored-objects)'
+        )
+    return True
+
+
+def _handles_ignored(part: Any) -> bool:
+    return getattr(part, 'handles_ignored', False)
+
+
+def _parts_of_loss(model: nn.Module) -> Iterator[Any]:
+    """Assigners of boxes, and heads that have none: what decides what is background."""
+    for module in model.modules():
+        assigners = getattr(module, 'bbox_assigner', None) or getattr(module, 'assigner', None)
+        if _handles_ignored(module):
+            yield module
+        elif assigners is not None:
+            yield from assigners if isinstance(assigners, list) else [assigners]
+        elif hasattr(module, 'loss_cls') and hasattr(module, 'prior_generator'):
+            yield module

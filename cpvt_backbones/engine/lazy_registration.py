@@ -8,7 +8,7 @@ the module of the class, which takes the function's place.
 from collections.abc import Callable
 from typing import Any
 
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, TASK_UTILS, Registry
 
 
 def _import_preprocessors() -> None:
@@ -23,6 +23,10 @@ def _import_detr() -> None:
     from . import detr  # noqa: F401
 
 
+def _import_ignored() -> None:
+    from cpvt_backbones.heads import ignored  # noqa: F401
+
+
 CLASSES: dict[str, tuple[Callable[[], None], str]] = {
     'ValidSizesDetDataPreprocessor': (_import_preprocessors, 'mmdet'),
     'ValidSizesSegDataPreProcessor': (_import_preprocessors, 'mmseg'),
@@ -30,25 +34,35 @@ CLASSES: dict[str, tuple[Callable[[], None], str]] = {
     'DistillationHead': (_import_distillation, 'mmpretrain'),
     'HardDistillation': (_import_distillation, 'mmpretrain'),
     'DETRWithPEG': (_import_detr, 'mmdet'),
+    'IgnoreAwareDETRHead': (_import_ignored, 'mmdet'),
+    'IgnoreAwareDINOHead': (_import_ignored, 'mmdet'),
+    'IgnoreAwareMask2FormerHead': (_import_ignored, 'mmdet'),
 }
-"""Name in a config to what imports its module, and the toolbox that it needs."""
+"""Name of a model's part in a config to what imports its module, and the toolbox that it needs."""
+
+ASSIGNERS: dict[str, tuple[Callable[[], None], str]] = {
+    'IgnoreAwareMaxIoUAssigner': (_import_ignored, 'mmdet'),
+}
+"""As ``CLASSES``, for the registry of assigners."""
 
 
 def defer() -> None:
     """Register a function for each class whose module was not imported yet."""
-    for name in CLASSES.keys() - MODELS.module_dict.keys():
-        MODELS.register_module(name=name, module=_builder(name))
+    for registry, classes in ((MODELS, CLASSES), (TASK_UTILS, ASSIGNERS)):
+        for name in classes.keys() - registry.module_dict.keys():
+            registry.register_module(name=name, module=_builder(registry, name, *classes[name]))
 
 
-def _builder(name: str) -> Callable[..., Any]:
-    import_module, toolbox = CLASSES[name]
+def _builder(
+    registry: Registry, name: str, import_module: Callable[[], None], toolbox: str
+) -> Callable[..., Any]:
 
     def build(**options: Any) -> Any:
         try:
             import_module()
         except ImportError as error:
             raise ImportError(f'{name} needs {toolbox}: {error}') from error
-        cls = MODELS.module_dict[name]
+        cls = registry.module_dict[name]
         if cls is build:  # the module leaves out the classes of a missing toolbox
             raise ImportError(f'{name} needs {toolbox}, which is not installed')
         return cls(**options)

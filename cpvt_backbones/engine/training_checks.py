@@ -18,6 +18,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import check_neck
 
 from .class_names import check_runner_classes
+from .labels import note_ignored
 from .resume_checks import check_resumable, check_training_state
 
 
@@ -46,6 +47,8 @@ class TrainingCheckHook(Hook):
     layers that depend on the classes then start from random weights, and the log names them.
     """
 
+    _noted_ignored = False
+
     def before_run(self, runner: Runner) -> None:
         """Compare the neck with the backbone, and check a checkpoint before any hook loads it.
 
@@ -69,7 +72,14 @@ class TrainingCheckHook(Hook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Stop at a loss or a gradient norm that is not finite."""
+        """Stop at a loss or a gradient norm that is not finite.
+
+        Warn once of ignored objects that the model trains as background.
+        """
+        if not self._noted_ignored and isinstance(data_batch, dict):
+            samples = data_batch.get('data_samples')
+            if isinstance(samples, list):
+                self._noted_ignored = note_ignored(runner.model, samples, runner.logger)
         found = next(_not_finite(runner, outputs), None)
         if found is None:
             return

@@ -135,7 +135,7 @@ def transformer_overrides(node, at='model') -> dict:
             small[here] = TRANSFORMER[key]
         elif isinstance(value, dict) and key not in ('backbone', 'neck', 'roi_head', 'rpn_head'):
             small |= transformer_overrides(value, here)
-    if node.get('type') == 'DINOHead':
+    if str(node.get('type')).endswith('DINOHead'):
         small[f'{at}.embed_dims'] = TRANSFORMER['embed_dims']
     for index, augment in enumerate(node.get('batch_augments') or ()):
         small[f'{at}.batch_augments.{index}.size'] = shrink_size(augment.size)

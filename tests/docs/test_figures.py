@@ -169,3 +169,16 @@ def test_an_exported_file_runs_at_twice_the_speed():
     text = ' '.join((ROOT / 'docs/speed.md').read_text(encoding='utf-8').split())
     assert 'runs at twice the speed of PyTorch on an AMD EPYC, in bfloat16' in text
     assert {round(speed) for speed in exported('export_epyc', 'openvino_bf16')} == {2}
+
+
+def test_scores_of_ignored_objects():
+    page = (ROOT / 'docs/own_config.md').read_text('utf-8')
+    page = page.partition('## Ignored objects')[2].partition('\n## ')[0]
+    rows = rows_of('ignored')
+    shown = re.findall(r'^\| .*? \| (0\.\d\d) \| (0\.\d\d) \|$', page, re.MULTILINE)
+    handlings = ('background', 'ignore_iof_thr', 'no loss', 'hidden', 'labelled')
+    assert len(shown) == len(handlings)
+    for handling, scores in zip(handlings, shown, strict=True):
+        for scene, score in zip(('apart', 'inside'), scores, strict=True):
+            seeds = rows[(rows.scene == scene) & (rows.handling == handling)]
+            assert len(seeds) == 3 and f'{seeds["median"].median():.2f}' == score

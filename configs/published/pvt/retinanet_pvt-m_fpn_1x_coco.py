@@ -14,4 +14,5 @@ model = dict(
             checkpoint='https://github.com/whai362/PVT/releases/download/v2/pvt_medium.pth',
         ),
     ),
+    train_cfg=dict(assigner=dict(type='IgnoreAwareMaxIoUAssigner')),
 )

@@ -15,4 +15,5 @@ model = dict(
             checkpoint='https://github.com/whai362/PVT/releases/download/v2/pvt_v2_b3.pth',
         ),
     ),
+    train_cfg=dict(assigner=dict(type='IgnoreAwareMaxIoUAssigner')),
 )

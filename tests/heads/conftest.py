@@ -1,0 +1,3 @@
+"""mmdet imports here: cpvt_backbones provides the operators of mmcv."""
+
+import cpvt_backbones  # noqa: F401
