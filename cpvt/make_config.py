@@ -43,6 +43,7 @@ FORMS_OF = dict(
     add=('coco', 'voc', 'yolo', 'instances'),
     classes=('masks', 'instances'),
     ignore=('masks',),
+    crowd=('coco', 'instances'),
 )
 
 
@@ -77,6 +78,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         '--ignore', nargs='+', type=cli.natural, default=[], help='masks: values to leave out'
+    )
+    parser.add_argument(
+        '--crowd',
+        choices=('ignore', 'objects'),
+        help='coco, instances: annotations with iscrowd are regions to ignore (default, with a'
+        ' note), or objects, such as the brush masks of CVAT',
     )
     parser.add_argument(
         '--range',
@@ -195,6 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         out=args.out,
         classes=args.classes,
         ignore=args.ignore,
+        crowd=args.crowd,
         limits=args.range,
         bands=args.bands,
         added=args.add,

@@ -4,9 +4,11 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 Coco = dict[str, Any]
+Crowd = Literal['ignore', 'objects']
+"""What annotations with ``iscrowd`` are: regions to ignore, or objects."""
 
 
 @dataclass

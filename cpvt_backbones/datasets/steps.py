@@ -14,7 +14,7 @@ from cpvt_backbones.weights import shipped_weights
 
 from .check.gate import check
 from .check.masks import MaskClasses, find_classes
-from .dataset import Part
+from .dataset import Crowd, Part
 from .decide.settings import (
     ClassMaps,
     Settings,
@@ -72,6 +72,8 @@ class Request:
         out: The config, FILE.py.
         classes: File of the names of classes.
         ignore: Values of masks to leave out.
+        crowd: What annotations with ``iscrowd`` are, ``'ignore'`` or ``'objects'``; see
+            :func:`check`.
         limits: Values that become 0 and 255, of images of more than 8 bits.
         bands: Bands of the files, from 1, that are the channels of the model.
         added: Output folder of a prediction, whose objects are trained on, too.
@@ -90,6 +92,7 @@ class Request:
     out: Path
     classes: Path | None = None
     ignore: Sequence[int] = ()
+    crowd: Crowd | None = None
     limits: Sequence[float] | None = None
     bands: Sequence[int] | None = None
     added: Path | None = None
@@ -188,6 +191,8 @@ def _prepare(request: Request) -> tuple[Settings, dict[str, object]]:
         added=read_predictions(request.added) if request.added else None,
         value_range=value_range,
         skip_damaged=request.skip_damaged,
+        # VOC's reader notes that difficult objects are ignored.
+        crowd='ignore' if request.form.kind == 'voc' else request.crowd,
     )
     table = write_report(report, request.folder / 'check.csv')
     report.finish(strict=request.strict, file=table)

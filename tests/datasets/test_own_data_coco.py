@@ -351,3 +351,35 @@ def test_names_with_accents_in_one_or_two_characters_are_one(coco, table):
     coco.categories[0]['name'] = two
     val = coco.write('val.json')
     assert 'data accepted' in table('coco', train, coco.photos, '--val', val)
+
+
+def brushed(coco, which):
+    """Annotations as CVAT writes them: polygons, and brush masks as RLE with iscrowd."""
+    coco.add_outlines()
+    for index in which:
+        coco.annotations[index] |= dict(segmentation=RLE, bbox=[10, 8, 1, 16], iscrowd=1)
+        coco.annotations[index].pop('area', None)
+
+
+@pytest.mark.parametrize('form', ['coco', 'instances'])
+def test_annotations_with_iscrowd_are_counted_and_can_be_taken_as_objects(coco, table, form):
+    brushed(coco, [*range(5, 15)])
+    printed = table(*coco.arguments(form))
+    assert has(printed, 'note 10 annotations with iscrowd are regions to ignore')
+    assert has(printed, 'CVAT') and has(printed, '--crowd objects')
+    assert sum(one['iscrowd'] for one in coco.written()[0]['annotations']) == 10
+    chosen = table(*coco.arguments(form), '--crowd', 'ignore')
+    assert 'note 10 annotations with iscrowd' not in ' '.join(chosen.split())
+    taken = table(*coco.arguments(form), '--crowd', 'objects')
+    assert has(taken, 'altered 10 annotations with iscrowd are taken as objects')
+    assert has(taken, 'used 16 training objects')
+    assert not any(one['iscrowd'] for one in coco.written()[0]['annotations'])
+
+
+def test_a_class_of_regions_to_ignore_alone_is_refused_until_one_chooses(coco, table, refuse):
+    brushed(coco, range(0, 20, 2))  # all cats
+    line = refuse(*coco.arguments())
+    assert 'classes whose annotations all have iscrowd: --crowd objects' in line
+    assert 'cat' in line and 'dog' not in line
+    for choice in ('ignore', 'objects'):
+        table(*coco.arguments(), '--crowd', choice)

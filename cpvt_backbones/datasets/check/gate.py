@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cpvt_backbones.value_range import ValueRange
 
-from ..dataset import Coco, Part, join, part_of
+from ..dataset import Coco, Crowd, Part, join, part_of
 from ..files import path_problem, split
 from ..read.images import ImageFacts, inspect_images
 from ..report import Fault, Report
@@ -20,7 +20,13 @@ from .classes import (
     note_empty,
 )
 from .images import check_mask_size, check_place, check_size, near_duplicates, note_range
-from .objects import check_objects, link_objects, read_id, require_outlines
+from .objects import (
+    check_objects,
+    link_objects,
+    read_id,
+    refuse_classes_of_crowds,
+    require_outlines,
+)
 
 Facts = Mapping[Path, ImageFacts]
 HALF_RANGE = 1 << 15  # of 16 bits
@@ -35,6 +41,7 @@ def check(
     added: Part | None = None,
     value_range: ValueRange | None = None,
     skip_damaged: bool = False,
+    crowd: Crowd | None = None,
 ) -> list[Part]:
     """Check data as read, and split them.
 
@@ -47,6 +54,9 @@ def check(
         value_range: How images of more than 8 bits are read.
         skip_damaged: Leave out images that cannot be read, with their labels; else they are
             refused.
+        crowd: What annotations with ``iscrowd`` are: ``'ignore'``, regions to ignore, or
+            ``'objects'``. ``None`` takes them as regions with a note, and refuses a class that has
+            no others.
 
     Returns:
         Training and validation data. Sizes are upright, image ids are integers, boxes lie in their
@@ -54,8 +64,15 @@ def check(
     """
     given = [*parts, added] if added else parts
     checked, facts = check_parts(
-        given, report, decode=decode, value_range=value_range, skip_damaged=skip_damaged
+        given,
+        report,
+        decode=decode,
+        value_range=value_range,
+        skip_damaged=skip_damaged,
+        crowd=crowd,
     )
+    if crowd is None and 'annotations' in checked[0].coco:
+        refuse_classes_of_crowds(checked, report)
     for part in checked:
         _check_outlines(part, report, required=outlines)
     extra = checked.pop() if added else None
@@ -110,6 +127,7 @@ def check_parts(
     decode: bool = True,
     value_range: ValueRange | None = None,
     skip_damaged: bool = False,
+    crowd: Crowd | None = None,
 ) -> tuple[list[Part], Facts]:
     """The rules of :func:`check` alone: no split, and the report is not finished.
 
@@ -119,6 +137,7 @@ def check_parts(
         decode: Decode every image; else only headers are read.
         value_range: See :func:`check`.
         skip_damaged: See :func:`check`.
+        crowd: See :func:`check`.
 
     Returns:
         The checked parts, without what is skipped or refused, and the facts of their images.
@@ -136,7 +155,7 @@ def check_parts(
             link_objects(part, report)
         _check_files(part, facts, report, unread=outcome)
         if has_objects:
-            check_objects(part, report)
+            check_objects(part, report, crowd=crowd)
     if has_objects:
         drop_parents(checked, report)
         match_categories(checked, report)

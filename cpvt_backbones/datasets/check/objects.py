@@ -1,11 +1,11 @@
 """Rules for objects, which have a box, an outline, or both, and for their ids."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dataset import Coco, Part
+from ..dataset import Coco, Crowd, Part
 from ..report import Fault, Report
 from ..shapes import (
     FAR,
@@ -216,8 +216,11 @@ def _find(
     )
 
 
-def check_objects(part: Part, report: Report) -> None:
-    """Complete and check all objects of images that are used."""
+def check_objects(part: Part, report: Report, *, crowd: Crowd | None = None) -> None:
+    """Complete and check all objects of images that are used.
+
+    ``crowd`` says what annotations with ``iscrowd`` are; see :func:`gate.check`.
+    """
     images = {image['id']: image for image in part.coco['images']}
     kept = []
     ids = set()
@@ -231,7 +234,7 @@ def check_objects(part: Part, report: Report) -> None:
             f' {key if "id" in one else f"number {number}"}'
         )
         try:
-            checked = _check_object(one, image, report, where, doubts)
+            checked = _check_object(one, image, report, where, doubts, crowd)
             content = _content(checked)
             if content in seen:
                 raise Fault('skipped', 'objects that are listed twice')
@@ -253,28 +256,36 @@ def check_objects(part: Part, report: Report) -> None:
     doubts.report(report)
 
 
+CROWDS = (
+    'annotations with iscrowd are regions to ignore, in training and evaluation; CVAT writes'
+    ' iscrowd for each brush mask: --crowd objects takes them as objects'
+)
+
+
 def _content(one: Coco) -> tuple[Any, ...]:
     """What two annotations of one object have in common."""
     outline = json.dumps(one['segmentation']) if 'segmentation' in one else ''
     return one['image_id'], one['category_id'], one['iscrowd'], *one['bbox'], outline
 
 
-def _check_object(one: Coco, image: Coco, report: Report, where: str, doubts: BoxDoubts) -> Coco:
+def _check_object(
+    one: Coco, image: Coco, report: Report, where: str, doubts: BoxDoubts, crowd: Crowd | None
+) -> Coco:
     """An annotation with box, area and ``iscrowd``, clipped to its image."""
     box = read_box(one)
     outline = _check_outline(one, image, box is not None, report, where)
+    iscrowd = _is_ignored(one, crowd, report, where)
     if box is None:
         if outline is None:
             raise Fault('refused', 'objects with neither bbox nor outline')
         box = box_of_outline(outline)
         report.add('altered', 'bbox is derived from the outline', where)
-    doubts.add(box, image, None if one.get('iscrowd') else outline, where)
+    doubts.add(box, image, None if iscrowd else outline, where)
     if outline is None and rotation_of(one):
         box = turn_box(box, rotation_of(one))
         one = {**one, 'attributes': {**one['attributes'], 'rotation': 0.0}}
         report.add('altered', 'turned boxes become the upright box around them', where)
     box = clip_box(box, image['width'], image['height'])
-    iscrowd = _is_ignored(one, report, where)
     checked = {**one, 'bbox': box, 'iscrowd': iscrowd, 'area': _area_of(one, box, outline)}
     checked.pop('segmentation', None)
     checked.pop('ignore', None)
@@ -283,20 +294,41 @@ def _check_object(one: Coco, image: Coco, report: Report, where: str, doubts: Bo
     return checked
 
 
-def _is_ignored(one: Coco, report: Report, where: str) -> int:
-    """``iscrowd`` of an annotation: 1 also for ``ignore``, whose objects mmdet trains on as
-    background and counts in the evaluation.
+def _is_ignored(one: Coco, crowd: Crowd | None, report: Report, where: str) -> int:
+    """``iscrowd`` of an annotation: 1 for a region to ignore.
+
+    ``ignore`` is another word for it, which mmdet's evaluation does not know.
     """
     for key in ('iscrowd', 'ignore'):
-        value = one.get(key) or 0
-        if value not in (0, 1):
-            raise Fault('refused', f'{key} is neither 0 nor 1', repr(value))
-        if value and key == 'ignore' and not one.get('iscrowd'):
-            reason = 'objects to ignore are ignored in training and evaluation (iscrowd)'
-            report.add('note', reason, where)
-        if value:
-            return 1
+        if (one.get(key) or 0) not in (0, 1):
+            raise Fault('refused', f'{key} is neither 0 nor 1', repr(one[key]))
+    if one.get('iscrowd') and crowd == 'objects':
+        report.add('altered', 'annotations with iscrowd are taken as objects', where)
+    elif one.get('iscrowd'):
+        if crowd is None:
+            report.add('note', CROWDS, where)
+        return 1
+    if one.get('ignore'):
+        reason = 'objects to ignore are ignored in training and evaluation (iscrowd)'
+        report.add('note', reason, where)
+        return 1
     return 0
+
+
+def refuse_classes_of_crowds(parts: Sequence[Part], report: Report) -> None:
+    """Refuse classes of which all annotations are regions to ignore: nobody may mean that."""
+    ignored: dict[int, bool] = {}
+    for part in parts:
+        for one in part.coco['annotations']:
+            known = ignored.get(one['category_id'], True)
+            ignored[one['category_id']] = known and bool(one['iscrowd'])
+    for category in parts[0].coco['categories']:
+        if ignored.get(category['id']):
+            reason = (
+                'classes whose annotations all have iscrowd: --crowd objects takes them as objects,'
+                ' --crowd ignore as regions to ignore'
+            )
+            report.add('refused', reason, category['name'])
 
 
 def _check_outline(one: Coco, image: Coco, has_box: bool, report: Report, where: str) -> Any:
