@@ -23,7 +23,7 @@ from benchmarks import fill_marked
 from benchmarks.published_speed import FILE as TIMES
 from benchmarks.published_speed import read as read_times
 from cpvt import command_line as cli
-from cpvt_backbones.checkpoints import public_backbone
+from cpvt_backbones.checkpoints import find_normalisation, public_backbone
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.weights import published_weights
 
@@ -64,6 +64,8 @@ COLUMNS = (
     'licence',
     'gmacs',
     'ms',
+    'mean',
+    'std',
     'model',
 )
 
@@ -106,10 +108,20 @@ def backbones() -> Iterator[dict[str, str]]:
             score=f'top-1 {found["top1"]} {found["how"]}'.strip() if found['top1'] else '',
             source=found['source'],
             licence=licence or 'unknown',
+            **normalisation_of(address),
             model=call_of(built),
         )
     if published:
         raise InputError(f'{PUBLISHED}: no model of this timm is named {", ".join(published)}')
+
+
+def normalisation_of(name: str) -> dict[str, str]:
+    """Mean and deviation of the images of weights, RGB, in the scale of 8-bit pixels."""
+    found = find_normalisation(name)
+    if found is None or not found.rgb:
+        raise InputError(f'name: mean and deviation of {name!r} are not known')
+    mean, std = (' '.join(f'{value:.7g}' for value in one) for one in (found.mean, found.std))
+    return dict(mean=mean, std=std)
 
 
 def call_of(built: dict[str, Any]) -> str:
@@ -138,6 +150,7 @@ def whole_models() -> Iterator[dict[str, str]]:
             licence=entry.license,
             gmacs=f'{entry.gmacs:.1f}{size}' if entry.gmacs is not None else '',
             ms=str(times[name]['ms']) if name in times else '',
+            **normalisation_of(name),
             model=entry.about,
         )
 

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for `benchmarks`, where this file runs as a script
 
 from cpvt import command_line as cli  # noqa: E402
+from cpvt_backbones.checkpoints import config_normalisation  # noqa: E402
 from cpvt_backbones.errors import InputError  # noqa: E402
 from cpvt_backbones.weights import FOLDER  # noqa: E402
 
@@ -182,6 +183,14 @@ def scores_of(results: Any) -> Iterator[tuple[str, float]]:
                 yield metric.replace('Top 1 Accuracy', 'top-1'), float(value)
 
 
+def normalisation_of(cfg: Config) -> dict[str, list[float]]:
+    """Mean and deviation of the images of a config's model, RGB."""
+    found = config_normalisation(cfg.model.get('data_preprocessor') or cfg.data_preprocessor)
+    if found is None or not found.rgb:
+        raise InputError(f'{cfg.filename}: its data_preprocessor must convert images to RGB')
+    return dict(mean=[*found.mean], std=[*found.std])
+
+
 def count(config: Path, shape: Sequence[int]) -> dict[str, Any]:
     """Parameters of a config's model, and multiply-adds of its trunk, neck and heads."""
     cfg = Config.fromfile(config)
@@ -230,6 +239,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             config=config.relative_to(ROOT).as_posix(),
             **found,
             **count(config, shape_of(name)),
+            **normalisation_of(Config.fromfile(config)),
         )
         print(name, entries[name]['parameters'], entries[name].get('gmacs'))
     shipped = {name: entry for name, entry in index.items() if 'address' not in entry}

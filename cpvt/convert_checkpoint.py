@@ -78,6 +78,7 @@ def convert(args: argparse.Namespace) -> None:
     model, state_dict, report = convert_to(arguments, content, args)
     print(report)
     meta = dict(source=report.source, converted_by=f'cpvt_backbones {cpvt_backbones.__version__}')
+    meta |= checkpoints.normalisation_meta(checkpoints.find_normalisation(args.source))
     if args.to != 'cpvt':
         state_dict, report = checkpoints.export_state_dict(state_dict, model, to=args.to)
         print(report)

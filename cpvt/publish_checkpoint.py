@@ -24,6 +24,8 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
     from cpvt_backbones.checkpoints import (
         CheckpointError,
         check_destination,
+        find_normalisation,
+        normalisation_meta,
         read_checkpoint,
         write_checkpoint,
     )
@@ -48,7 +50,9 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
     # is replaced.
     with TemporaryDirectory(prefix='.publish-', dir=path.parent) as folder:
         unnamed = Path(folder, path.name)
-        write_checkpoint(weights, unnamed, meta=dict(published_by=f'cpvt_backbones {__version__}'))
+        meta = dict(published_by=f'cpvt_backbones {__version__}')
+        meta |= normalisation_meta(find_normalisation(source))
+        write_checkpoint(weights, unnamed, meta=meta)
         digest = sha256_of(unnamed)[:8]
         return unnamed.replace(path.with_name(f'{path.stem}-{digest}{path.suffix}'))
 

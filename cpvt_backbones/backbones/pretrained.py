@@ -17,12 +17,15 @@ from mmengine.model import BaseModule, update_init_info
 from torch import Tensor
 
 from cpvt_backbones.checkpoints import (
+    PREPROCESSOR,
     Architecture,
     CheckpointError,
+    Normalisation,
     atomic_write,
     load_checkpoint,
     named_backbone,
     naming_file,
+    preprocessor_config,
     read_checkpoint,
     recognise_backbone,
     similar_timm_names,
@@ -73,7 +76,14 @@ class CheckpointInit:
 class PretrainedModel(BaseModule):
     """Base of :class:`Backbone`: pretrained weights by name, in folders and on the Hugging Face
     hub.
+
+    Attributes:
+        normalisation: Mean and standard deviation of the images that the loaded weights were
+            trained with, see :func:`cpvt_backbones.checkpoints.find_normalisation`; ``None`` if
+            they are not known.
     """
+
+    normalisation: Normalisation | None = None
 
     def __new__(cls, *values: Any, **arguments: Any) -> Any:
         """Refuse values without keyword, and keywords that the constructor lacks."""
@@ -184,6 +194,9 @@ class PretrainedModel(BaseModule):
         """Write ``config.json`` (class and arguments) and ``model.safetensors``, for
         :meth:`from_pretrained`.
 
+        If mean and deviation of the weights' images are known, ``preprocessor_config.json`` has
+        them, as in a folder of transformers.
+
         Examples:
             >>> from cpvt_backbones import CPVT
             >>> CPVT(arch='tiny', num_registers=4).save_pretrained('mine')
@@ -203,6 +216,12 @@ class PretrainedModel(BaseModule):
         with atomic_write(Path(folder, 'config.json')) as file:
             file.write(json.dumps(dict(type=cls.__name__, **arguments), indent=2).encode())
         write_checkpoint(weights, Path(folder, 'model.safetensors'), meta={})
+        beside = Path(folder, PREPROCESSOR)
+        if self.normalisation is None or not self.normalisation.rgb:
+            beside.unlink(missing_ok=True)  # of weights that were here before
+        else:
+            with atomic_write(beside) as stream:
+                stream.write(json.dumps(preprocessor_config(self.normalisation), indent=2).encode())
 
     def _to_save(self) -> tuple[Any, dict[str, Tensor]]:
         """Class and weights that :meth:`save_pretrained` writes."""

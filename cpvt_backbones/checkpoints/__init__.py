@@ -3,8 +3,9 @@
 ``loading`` is the way of a file into a backbone: find and open (``reading``), recognise, rename,
 fit and report (``conversion``). ``whole`` loads a whole detector, segmentor or classifier, from its
 own weights or from those of another package. ``mmengine_loader`` reads for mmengine, and checks
-what mmengine loads. ``described`` reads what a name or a ``config.json`` says of a model, and
-``classes`` what it was trained for. ``reading`` knows no model, and ``conversion`` opens no file.
+what mmengine loads. ``described`` reads what a name or a ``config.json`` says of a model,
+``normalisation`` by which mean and deviation its images are normalised, and ``classes`` what it was
+trained for. ``reading`` knows no model, and ``conversion`` opens no file.
 
 :func:`export_state_dict` renames weights for other packages.
 """
@@ -23,6 +24,15 @@ from .described import (
 )
 from .loading import convert_state_dict, load_checkpoint, naming_file
 from .mmengine_loader import check_loaded
+from .normalisation import (
+    PREPROCESSOR,
+    config_normalisation,
+    find_normalisation,
+    model_normalisation,
+    normalisation_meta,
+    preprocessor_config,
+    warn_of_other_normalisation,
+)
 from .reading.finding import (
     INTERRUPTED,
     POINTER,
@@ -39,5 +49,5 @@ from .reading.writing import (
     lock_file,
     write_checkpoint,
 )
-from .report import CheckpointError, ConversionReport, Reason
+from .report import CheckpointError, ConversionReport, Normalisation, Reason
 from .whole import load_weights, unwrap, weights_in

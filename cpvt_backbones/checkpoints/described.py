@@ -101,7 +101,19 @@ def stored_value(checkpoint: str | PathLike[str], name: str) -> Any:
     ``None`` if the checkpoint has no config, or the config no such literal.
     """
     try:
-        lines = ast.parse(stored_source(locate_checkpoint(checkpoint))).body
+        source = stored_source(locate_checkpoint(checkpoint))
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return literal_in(source, name)
+
+
+def literal_in(source: str, name: str) -> Any:
+    """The last literal that the text of a config gives to a variable; ``None`` without one.
+
+    The text is parsed, and never run.
+    """
+    try:
+        lines = ast.parse(source).body
         values = [
             _literal(line.value)
             for line in lines

@@ -30,6 +30,7 @@ from .conversion.fitting import fit
 from .conversion.renaming import rename
 from .conversion.reporting import check_values, raise_if_unfit, report_conversion
 from .described import describe
+from .normalisation import find_normalisation
 from .reading.finding import read_checkpoint
 from .report import CheckpointError, ConversionReport
 
@@ -91,7 +92,9 @@ def load_checkpoint(
             table_grid=table_grid or source.table_grid,
         )
     report.notes += [*source.notes, *_differences(model, source.arguments)]
+    report.normalisation = find_normalisation(checkpoint)
     model.load_state_dict(state_dict, strict=False)
+    model.normalisation = report.normalisation  # type: ignore[assignment]
     print_log(f'load {checkpoint}: {report}', logger='current')
     return report
 

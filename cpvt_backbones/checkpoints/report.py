@@ -1,10 +1,12 @@
-"""The report of a conversion, and the error that carries it."""
+"""The report of a conversion, the normalisation that weights want, and the error."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from cpvt_backbones.errors import InputError
 
+_ROUNDING = 0.1  # of 255: ImageNet's mean and CLIP's differ by 0.9
 _TRUNK = 'backbone.'  # prefix of the backbone in the model of a toolbox
 
 
@@ -12,6 +14,53 @@ def shorten(items: list[str], *, shown: int = 4) -> str:
     """Join the first items of a list, with the number of the others."""
     more = len(items) - shown
     return ', '.join(items[:shown]) + (f' and {more} more' if more > 0 else '')
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Mean and standard deviation by which images are normalised, in the scale of 8-bit pixels.
+
+    Args:
+        mean: Mean of each channel, 0 to 255.
+        std: Standard deviation of each channel, in the same scale.
+        rgb: Whether three channels are red, green and blue; otherwise blue, green and red.
+        source: Who says so, in words.
+
+    Examples:
+        >>> from cpvt_backbones.checkpoints import find_normalisation
+        >>> found = find_normalisation('segmenter_vit_small-ade20k')
+        >>> found.mean, found.std, found.rgb
+        ((127.5, 127.5, 127.5), (127.5, 127.5, 127.5), True)
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    rgb: bool = True
+    source: str = ''
+
+    def __str__(self) -> str:
+        order = f' of {"RGB" if self.rgb else "BGR"}' if len(self.mean) == 3 else ''
+        return f'mean {_listed(self.mean)} and std {_listed(self.std)}{order}'
+
+    def agrees(self, other: 'Normalisation') -> bool:
+        """Whether both normalise images of three channels alike, but for rounding.
+
+        One value stands for all channels.
+        """
+        if self.rgb != other.rgb:
+            return False
+        pairs = [(self.mean, other.mean), (self.std, other.std)]
+        for ours, theirs in pairs:
+            ours, theirs = (one * 3 if len(one) == 1 else one for one in (ours, theirs))
+            if len(ours) != len(theirs):
+                return False
+            if any(abs(a - b) > _ROUNDING for a, b in zip(ours, theirs, strict=True)):
+                return False
+        return True
+
+
+def _listed(values: Iterable[float]) -> str:
+    return f'[{", ".join(f"{value:.7g}" for value in values)}]'
 
 
 class Reason(str, Enum):
@@ -100,6 +149,8 @@ class ConversionReport:
         refused: Keys of the checkpoint that the model lacks and that may change the outputs, and
             the reason.
         notes: Any other change, in words, such as a learned table that was resized.
+        normalisation: Mean and standard deviation of the images that the weights were trained with;
+            ``None`` if their source does not say it.
 
     Examples:
         >>> from cpvt_backbones import CPVT, convert_state_dict
@@ -123,6 +174,7 @@ class ConversionReport:
     mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    normalisation: Normalisation | None = None
 
     def __str__(self) -> str:
         prefix = f" (under '{self.prefix}')" if self.prefix else ''
@@ -141,6 +193,8 @@ class ConversionReport:
                     f'  {title} {len(group)}: {shorten(group)}' + (f' ({reason})' if reason else '')
                 )
         lines += [f'  {mismatch}' for mismatch in self.mismatches()]
+        if self.normalisation is not None:
+            lines.append(f'  images: {self.normalisation} ({self.normalisation.source})')
         return '\n'.join(lines + [f'  note: {note}' for note in self.notes])
 
     def mismatches(self) -> list[str]:

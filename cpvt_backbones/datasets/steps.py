@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cpvt_backbones.checkpoints import Normalisation
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.drawing import can_draw
 from cpvt_backbones.inference.windows import open_scene
@@ -22,7 +23,7 @@ from .decide.settings import (
     map_settings,
     object_settings,
 )
-from .decide.weights import read_backbone
+from .decide.weights import Pretrained, read_backbone
 from .decide.whole import find_published, read_model
 from .read.coco import note_unlisted, read_coco, read_predictions, report_left_out
 from .read.folders import read_folders
@@ -137,7 +138,7 @@ def make_config(request: Request) -> Settings:
     if published is None:
         pretrained = read_backbone(request.task, request.weights, in_channels=channels)
     with any_size():
-        settings, texts = _prepare(request)
+        settings, texts = _prepare(request, pretrained)
     whole = None
     if published is not None:
         whole = read_model(published, settings.classes)
@@ -176,7 +177,7 @@ def make_config(request: Request) -> Settings:
     return settings
 
 
-def _prepare(request: Request) -> tuple[Settings, dict[str, object]]:
+def _prepare(request: Request, pretrained: Pretrained | None) -> tuple[Settings, dict[str, object]]:
     """The settings of checked data, and the names and paths of what is written."""
     report = Report()
     labels = read(request, report)
@@ -199,11 +200,15 @@ def _prepare(request: Request) -> tuple[Settings, dict[str, object]]:
     settings, texts = _decide_and_write(request, labels, parts, value_range)
     normalisation = None
     if value_range and request.bands:
-        normalisation = mean_and_std(parts[0], value_range)
+        mean, std = mean_and_std(parts[0], value_range)
+        normalisation = Normalisation(tuple(mean), tuple(std))
         settings.remarks.append(
             f'bands {", ".join(map(str, request.bands))}: mean and standard deviation are of the'
             ' training images'
         )
+    elif pretrained is not None:
+        normalisation = pretrained.normalisation
+        settings.remarks.append(_about_normalisation(normalisation))
     settings.fields |= fields_of(request.task, value_range, normalisation)
     picture = request.folder / 'sheet.jpg'
     sheet = write_sheet(request.task, texts, picture, value_range=value_range)
@@ -216,6 +221,15 @@ def _prepare(request: Request) -> tuple[Settings, dict[str, object]]:
             f' {", ".join(numbered[:SHOWN])}{more}'
         )
     return settings, texts
+
+
+def _about_normalisation(found: Normalisation | None) -> str:
+    if found is None:
+        return (
+            "mean and deviation of the weights' images are not known: the config has ImageNet's;"
+            ' change data_preprocessor if they were trained with others'
+        )
+    return f"images get {found}, as the weights' were trained ({found.source})"
 
 
 def read(request: Request, report: Report) -> Labels:

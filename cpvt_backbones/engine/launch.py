@@ -26,6 +26,8 @@ from cpvt_backbones.checkpoints import (
     load_weights,
     locate_checkpoint,
     newest_checkpoint,
+    unwrap,
+    warn_of_other_normalisation,
 )
 from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
@@ -339,6 +341,7 @@ def test(
         if classes is not None:
             check_heads(runner.model, classes, 'test_dataloader.dataset')
         load_weights(runner.model, cfg.load_from, classes=classes)
+        warn_of_other_normalisation(unwrap(runner.model), checkpoint)
         runner.register_hook(NoBoxHook())
     return runner.test()
 

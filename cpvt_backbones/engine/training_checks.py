@@ -13,9 +13,15 @@ from mmengine.hooks import Hook
 from mmengine.runner import BaseLoop, Runner
 from torch import nn
 
-from cpvt_backbones.checkpoints import CheckpointError, check_loaded, classes_of
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    check_loaded,
+    classes_of,
+    unwrap,
+    warn_of_other_normalisation,
+)
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.toolboxes import check_neck
+from cpvt_backbones.toolboxes import check_neck, dicts_of
 
 from .class_names import check_runner_classes
 from .labels import note_ignored
@@ -43,6 +49,9 @@ class TrainingCheckHook(Hook):
       fit.
     - A loss, or without loss scaling a gradient norm, is NaN or infinite (:class:`NotFiniteError`).
 
+    A warning names the data preprocessor's mean and deviation if the weights that the config names
+    were trained with others.
+
     ``load_from`` may name a model of other classes, or of the same classes in another order. The
     layers that depend on the classes then start from random weights, and the log names them.
     """
@@ -63,6 +72,9 @@ class TrainingCheckHook(Hook):
         """Compare the data sets with their annotations, and the heads with the data sets."""
         check_runner_classes(runner)
         dataset = runner.train_dataloader.dataset
+        if not _has_chosen_bands(dataset):
+            for checkpoint in _named_weights(runner):
+                warn_of_other_normalisation(unwrap(runner.model), checkpoint)
         classes = classes_of(getattr(dataset, 'metainfo', None))
         if classes is None:
             return
@@ -93,6 +105,27 @@ class TrainingCheckHook(Hook):
             f'{_images(data_batch)}; the checkpoints in {runner.work_dir!r} are kept; '
             'lower the learning rate, or clip the gradients (optim_wrapper.clip_grad)'
         )
+
+
+def _named_weights(runner: Runner) -> list[str]:
+    """What a training loads: ``load_from``, or the weights that the config names for a trunk."""
+    if runner._load_from:
+        return [str(runner._load_from)]
+    model = runner.cfg.get('model') or {}
+    backbone = model.get('backbone') or {}
+    named = [model.get('pretrained'), model.get('init_cfg')]
+    for part in dicts_of(backbone):
+        named += [part.get('pretrained'), part.get('init_cfg'), part.get('checkpoint')]
+    return [*dict.fromkeys(one for one in named if isinstance(one, str))]
+
+
+def _has_chosen_bands(dataset: Any) -> bool:
+    """Whether the images are bands of a file, whose values are not those of RGB."""
+    while hasattr(dataset, 'dataset'):  # RepeatDataset and the like
+        dataset = dataset.dataset
+    steps = getattr(getattr(dataset, 'pipeline', None), 'transforms', ())
+    ranges = [getattr(step, 'value_range', None) for step in steps]
+    return any(one is not None and one.bands is not None for one in ranges)
 
 
 def check_checkpoint(runner: Runner, checkpoint: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cpvt_backbones.backbones.base import Backbone
+from cpvt_backbones.checkpoints import Normalisation, model_normalisation
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import pad_to_multiple
 
@@ -56,13 +57,11 @@ class Preprocess(nn.Module):
             divisor = test_cfg.get('size_divisor')
         else:
             divisor = settings.get('pad_size_divisor')
-        normalisation = {}
-        if settings.get('_enable_normalize'):
-            normalisation['mean'] = preprocessor.mean.flatten().tolist()
-            normalisation['std'] = preprocessor.std.flatten().tolist()
+        found = model_normalisation(preprocessor) or Normalisation((0.0,), (1.0,), rgb=False)
         return cls(
-            **normalisation,
-            flip_channels=bool(settings.get('_channel_conversion', settings.get('to_rgb', False))),
+            mean=found.mean,
+            std=found.std,
+            flip_channels=found.rgb,
             divisor=divisor or 1,
             pad_value=float(settings.get('pad_val', settings.get('pad_value', 0))),
         )

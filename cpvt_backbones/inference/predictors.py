@@ -30,6 +30,7 @@ from cpvt_backbones.checkpoints import (
     load_weights,
     locate_checkpoint,
     naming_file,
+    warn_of_other_normalisation,
 )
 from cpvt_backbones.checks import (
     check_by_keyword,
@@ -181,6 +182,7 @@ class ToolboxPredictor(FromCheckpoint):
             # The toolbox's also takes an argmax, the slowest step here.
             self.model.postprocess_result = _crop_logits
         meta = load_weights(self.model, file, classes=classes)
+        warn_of_other_normalisation(self.model, checkpoint)
         metainfo = config.test_dataloader.dataset.get('metainfo')
         named = classes_of(meta) or classes_of(metainfo) or classes
         if not named and self._is_of_data_set(str(checkpoint), config):

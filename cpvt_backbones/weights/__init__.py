@@ -38,6 +38,8 @@ class ShippedWeights:
         dataset_meta: ``classes`` and ``palette`` of the training data.
         sizes: Arguments of :class:`GoodSizes`, the image sizes at which the model is good; ``None``
             if they were not measured.
+        mean: Mean of each channel of its images, RGB, 0 to 255; ``None`` if it is not known.
+        std: Standard deviation of each channel, in the same scale.
     """
 
     name: str
@@ -47,6 +49,8 @@ class ShippedWeights:
     sha256: str
     dataset_meta: dict[str, Any] = field(default_factory=dict)
     sizes: dict[str, Any] | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
 
     @property
     def config_file(self) -> Path:
@@ -93,6 +97,8 @@ class PublishedWeights:
         parameters: Number of parameters.
         gmacs: Multiplications and additions at ``size``, in 10^9; ``None`` if not counted.
         size: (height, width) in px of ``gmacs``.
+        mean: As in :class:`ShippedWeights`.
+        std: As there.
     """
 
     name: str
@@ -107,6 +113,8 @@ class PublishedWeights:
     parameters: int
     gmacs: float | None = None
     size: list[int] | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
 
     @property
     def config_file(self) -> Path:

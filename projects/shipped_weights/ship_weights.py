@@ -161,7 +161,7 @@ def write_file(name: str, checkpoint: str, cfg: 'Config') -> Path:
 def ship(args: argparse.Namespace) -> Path:
     """Write the file, its entry in the index and, with ``--sizes``, its card; returns the file."""
     from cpvt_backbones.analysis.resolution import SweepModel, fingerprint, good_sizes, read_rows
-    from cpvt_backbones.checkpoints import atomic_write
+    from cpvt_backbones.checkpoints import atomic_write, config_normalisation
     from cpvt_backbones.toolboxes import read_config
 
     if not NAME.fullmatch(args.name):
@@ -187,6 +187,11 @@ def ship(args: argparse.Namespace) -> Path:
     entries[args.name] = dict(
         about=args.about, backbone=backbone, config=name, sha256=sha256_of(file)
     )
+    beside = cfg.get('data_preprocessor')
+    normalisation = config_normalisation(cfg.model.get('data_preprocessor') or beside)
+    if normalisation is not None and normalisation.rgb:
+        values = dict(mean=[*normalisation.mean], std=[*normalisation.std])
+        entries[args.name] |= values
     named = (
         dict(classes=args.classes) if args.classes else cfg.test_dataloader.dataset.get('metainfo')
     )

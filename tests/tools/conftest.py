@@ -1,6 +1,7 @@
 """Tiny data and tiny models, so that every command line can really run."""
 
 import pytest
+import shape_data
 from digit_scenes import write_scenes
 from own_data_sets import class_folders
 
@@ -25,3 +26,23 @@ def photos(tmp_path):
     """Two class folders of five images."""
     pytest.importorskip('mmpretrain')
     return class_folders(tmp_path / 'photos')
+
+
+@pytest.fixture
+def own_data(tmp_path, monkeypatch):
+    """Function that writes a small data set of a form; returns the arguments of make_config.py."""
+    monkeypatch.chdir(tmp_path)
+    scenes = shape_data.make_split(0, 'train', 6, objects=2)
+
+    def own_data(form):
+        pytest.importorskip(dict(folders='mmpretrain', coco='mmdet', masks='mmseg')[form])
+        if form == 'folders':
+            return ['folders', class_folders(tmp_path / 'photos')]
+        shape_data.write_images(tmp_path / 'images', scenes)
+        if form == 'masks':
+            shape_data.class_maps(tmp_path / 'masks', scenes)
+            return ['masks', 'images', 'masks']
+        shape_data.coco_json(tmp_path / 'all.json', scenes, masks=True)
+        return ['coco', 'all.json', 'images']
+
+    return own_data

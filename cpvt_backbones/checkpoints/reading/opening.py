@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -118,9 +118,26 @@ def stored_source(file: Path) -> str:
 
     It is to be parsed as data, and never run: the file may be of someone else.
     """
-    meta = _read(file).get('meta')
-    source = meta.get('cfg') if isinstance(meta, dict) else None
+    source = file_metadata(file).get('cfg')
     return source if isinstance(source, str) else ''
+
+
+def file_metadata(file: Path) -> dict[str, Any]:
+    """``meta`` of a file of ``torch.save``, or the metadata of a safetensors file.
+
+    Unlike that of :func:`open_checkpoint` it has the stored config, which must never be run.
+    """
+    if file.suffix == '.safetensors':
+        _check_format(file)
+        try:
+            with safe_open(file, 'pt') as stream:
+                return dict(stream.metadata() or {})
+        except (SafetensorError, OSError) as error:
+            reason = str(error).split('\n')[0][:300]
+            fault = f'is truncated or no safetensors file ({reason})'
+            raise CheckpointError(f'checkpoint: {str(file)!r} {fault}') from error
+    meta = _read(file).get('meta')
+    return meta if isinstance(meta, dict) else {}
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from cpvt_backbones.backbones.base import PAPER_POSITION
 from cpvt_backbones.backbones.multi_scale import STRIDES
 from cpvt_backbones.checkpoints import (
     CheckpointError,
+    Normalisation,
+    find_normalisation,
     load_checkpoint,
     locate_checkpoint,
     named_backbone,
@@ -65,12 +67,15 @@ class Pretrained:
         out_channels: Of each output.
         remark: Line to print.
         trained: The whole model that the weights are of, if it has this backbone.
+        normalisation: Mean and deviation of the images of the weights; ``None`` if their source
+            does not say it.
     """
 
     arguments: dict[str, Any]
     out_channels: tuple[int, ...]
     remark: str
     trained: dict[str, Any] | None = None
+    normalisation: Normalisation | None = None
 
     @property
     def is_column(self) -> bool:
@@ -109,6 +114,7 @@ def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pr
                 described, assumed = trained['backbone'], ''
         arguments = _arguments(task, described, in_channels)
         channels = _check(arguments, weights, content)
+        normalisation = find_normalisation(weights, download=False)
         if trained is not None and _shapes(trained['backbone']) != _shapes(arguments):
             trained = None
     except (TypeError, ValueError) as error:
@@ -121,7 +127,7 @@ def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pr
         remark += f'; its patches of {old} px are fitted to {new} px'
     if assumed:
         remark += f'; no weight shows, so that the usual value is assumed: {assumed}'
-    return Pretrained(arguments, channels, remark, trained)
+    return Pretrained(arguments, channels, remark, trained, normalisation)
 
 
 def _absolute(weights: str) -> str:

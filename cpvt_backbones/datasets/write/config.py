@@ -13,7 +13,7 @@ from pprint import pformat
 from typing import Any
 
 from cpvt_backbones import __version__
-from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.checkpoints import Normalisation, atomic_write
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import READ_KEYS, dicts_of
 from cpvt_backbones.value_range import ValueRange
@@ -352,31 +352,32 @@ def default_weights(task: str) -> str | None:
 def fields_of(
     task: str,
     value_range: ValueRange | None,
-    normalisation: tuple[list[float], list[float]] | None,
+    normalisation: Normalisation | None,
 ) -> dict[str, str]:
     """Fields of the template for how images are read.
 
     Args:
         task: A key of ``TEMPLATES``.
         value_range: By what; ``None`` for images of 8 bits.
-        normalisation: Mean and standard deviation of each band, if bands were chosen.
+        normalisation: Mean and standard deviation of each channel; ``None`` for the recipe's.
     """
     fields = dict(loading='', channels='', normalisation='', preprocessor='', backend='pillow')
-    if value_range is None:
-        return fields
-    arguments = ', '.join(f'{key}={value!r}' for key, value in value_range.settings.items())
-    fields['loading'] = f"load = dict(type='LoadRange', {arguments})\n"
-    fields['loading'] += 'train_pipeline[0] = test_pipeline[0] = load\n'
+    channels = 3
+    if value_range is not None:
+        channels = value_range.channels
+        arguments = ', '.join(f'{key}={value!r}' for key, value in value_range.settings.items())
+        fields['loading'] = f"load = dict(type='LoadRange', {arguments})\n"
+        fields['loading'] += 'train_pipeline[0] = test_pipeline[0] = load\n'
     if normalisation is None:
         return fields
-    mean, std = normalisation
-    text = f'mean={mean}, std={std}, '
-    if value_range.channels != 3:
-        fields['channels'] = f'in_channels={value_range.channels}, '
+    text = f'mean={[*normalisation.mean]}, std={[*normalisation.std]}, '
+    if channels != 3 or not normalisation.rgb:
         text += 'to_rgb=False, ' if task == 'classifier' else 'bgr_to_rgb=False, '
+    if channels != 3:
+        fields['channels'] = f'in_channels={channels}, '
         fields['backend'] = 'cv2'  # Pillow resizes RGB
         fields['loading'] += REMOVE_COLOUR
-    if task == 'segmentor' and value_range.channels not in (1, 3):  # mmseg's own takes these
+    if task == 'segmentor' and channels not in (1, 3):  # mmseg's own takes these
         text += "type='ValidSizesSegDataPreProcessor', "
     fields['normalisation'] = text
     fields['preprocessor'] = f'data_preprocessor=dict({text[:-2]}),\n    '
