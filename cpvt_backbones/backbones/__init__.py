@@ -49,5 +49,6 @@ from .base import Backbone
 from .cpvt import CPVT
 from .multi_scale import MultiScaleCPVT
 from .pyramid_cpvt import PyramidCPVT
+from .queries import Queries
 from .simple_pyramid import SimplePyramid
 from .with_peg import build_with_peg

@@ -300,11 +300,13 @@ class Backbone(PretrainedModel):
         num_prefix: int,
         grid: Grid,
         rotations: Rotations,
+        limit: Tensor | None = None,
     ) -> tuple[Tensor, Grid]:
         """Run a block of a stage with the encodings before (``query_key``), in (bias, rotation) and
         after it.
 
-        ``x`` is (B, P + H * W, C), with ``num_prefix`` = P prefix tokens in front.
+        ``x`` is (B, P + H * W, C), with ``num_prefix`` = P prefix tokens in front. ``limit`` is
+        that of :meth:`Block.forward`.
         """
         qk = None
         if acting := self._acting['query_key', stage, index]:
@@ -319,6 +321,8 @@ class Backbone(PretrainedModel):
             bias=partial(self._attention_bias, stage, index) if self._has_bias else None,
             rotate=partial(self._rotate, rotations, stage, index) if rotations else None,
         )
+        if limit is not None:
+            arguments['limit'] = limit
         if self.with_cp and torch.is_grad_enabled():
             x = checkpoint(block, x, grid, use_reentrant=False, **arguments)
         else:

@@ -3,9 +3,11 @@
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
@@ -13,10 +15,27 @@ from cpvt_backbones.checks import check_bool, check_int
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import Attention, PatchEmbed, Stage, WindowAttention, ceil_div
 from cpvt_backbones.layers.position import StageTokens
-from cpvt_backbones.layers.tokens import prepend_tokens, split_tokens
+from cpvt_backbones.layers.tokens import (
+    Grid,
+    crop_map,
+    is_symbolic,
+    prepend_tokens,
+    split_tokens,
+    tokens_to_map,
+)
 
 from .archs import COLUMNS, resolve_arch, resolve_indices, resolve_size
-from .base import PAPER_POSITION, Backbone, InitCfg, Position, init_linear_layers, prefix_parameter
+from .base import (
+    PAPER_POSITION,
+    Backbone,
+    InitCfg,
+    Position,
+    Rotations,
+    init_linear_layers,
+    prefix_parameter,
+)
+from .padded import features_of_sizes
+from .queries import Prediction, Queries
 
 
 @MODELS.register_module()
@@ -242,14 +261,65 @@ class CPVT(Backbone):
             mask_padding=self.mask_window_padding,
         )
 
-    def _run_trunk(self, images: Tensor, taps: Collection[int]) -> dict[int, StageTokens]:
+    def forward(
+        self,
+        images: Tensor,
+        valid_sizes: Sequence[tuple[int, int]] | Tensor | None = None,
+        queries: Queries | None = None,
+    ) -> tuple[Any, ...]:
+        """Features of a batch, or what queries among the tokens of the last blocks predict.
+
+        Args:
+            images: (B, in_channels, H, W), normalised, any H, W >= 1.
+            valid_sizes: Size of each image before it was padded, see :meth:`Backbone.forward`.
+            queries: Further tokens for the last blocks, and what to predict from them.
+
+        Returns:
+            Without ``queries``, those of :meth:`Backbone.forward`. With them, pairs of a map
+            (B, Q, ceil(H / stride), ceil(W / stride)) and vectors (B, Q, K): with
+            ``queries.limit`` one before each of the last blocks, and always one after the last.
+
+        Raises:
+            TypeError: ``images`` or ``queries.tokens`` is not a floating point tensor.
+            ValueError: ``images``, ``valid_sizes`` or a value of ``queries`` is wrong.
+
+        Examples:
+            >>> import torch
+            >>> from cpvt_backbones import CPVT
+            >>> from cpvt_backbones.backbones import Queries
+            >>> def predict(queries, features):  # a map for each query, and its first 3 channels
+            ...     return torch.einsum('bqc,bchw->bqhw', queries, features), queries[..., :3]
+            >>> queries = Queries(
+            ...     tokens=torch.rand(5, 192), num_blocks=3, predict=predict, stride=16
+            ... )
+            >>> model = CPVT(arch='tiny')
+            >>> ((maps, vectors),) = model(torch.rand(1, 3, 50, 70), queries=queries)
+            >>> maps.shape, vectors.shape
+            (torch.Size([1, 5, 4, 5]), torch.Size([1, 5, 3]))
+        """
+        if queries is None or is_symbolic():  # where no argument is None
+            return super().forward(images, valid_sizes)
+        self._check_images(images)
+        queries.check(self.embed_dims, self.depth, len(self.blocks))
+        predictions = partial(self._run_queries, queries=queries)
+        sizes = self._sizes_in_batch(images, valid_sizes)
+        if not sizes:
+            return predictions(images)
+        count = 1 if queries.limit is None else queries.num_blocks + 1
+        strides = [queries.stride] * count
+        return features_of_sizes(predictions, images, sizes, strides, queries.padding_value)
+
+    def _embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+        """Tokens (B, P + N, C) before the first block, and the grid of the last N."""
         tokens, grid = self.patch_embed(images)  # (B, N, C)
         # Under autocast the residual stream is fp32, with a class token or without.
         tokens = tokens.to(images.dtype)
         prefix_tokens = self._prefix_tokens(images.shape[0])
         tokens, prefix_tokens, grid = self._before_stage(0, tokens, prefix_tokens, grid)
-        x = self.norm_pre(prepend_tokens(prefix_tokens, self.pos_drop(tokens)))
-        del tokens, prefix_tokens  # or their memory would be held until the last block
+        return self.norm_pre(prepend_tokens(prefix_tokens, self.pos_drop(tokens))), grid
+
+    def _run_trunk(self, images: Tensor, taps: Collection[int]) -> dict[int, StageTokens]:
+        x, grid = self._embed(images)
         rotations = self._rotations(0, grid, self._num_prefix, x.device)
         outputs: dict[int, StageTokens] = {}
         for index, block in zip(range(max(taps) + 1), self.blocks, strict=False):
@@ -257,6 +327,44 @@ class CPVT(Backbone):
             if index in taps:
                 outputs[index] = (*split_tokens(x, self._num_prefix), grid)
         return outputs
+
+    def _run_queries(self, images: Tensor, queries: Queries) -> tuple[Prediction, ...]:
+        """Predictions of queries, for images that fill the batch."""
+        x, grid = self._embed(images)
+        num_prefix, count = self._num_prefix, len(queries.tokens)
+        joined = self._rotations_with_queries(grid, count, x.device)
+        rotations, size = joined[0], images.shape[2:]
+        predictions = []
+        for index, block in enumerate(self.blocks):
+            k, limit = index - (self.depth - queries.num_blocks), None
+            if k == 0:
+                x = prepend_tokens(queries.tokens.to(x.dtype).expand(len(x), -1, -1), x)
+                num_prefix, rotations = num_prefix + count, joined[1]
+            if k >= 0 and queries.limit is not None:
+                maps, vectors = self._predict(queries, x, num_prefix, grid)
+                limit = queries.limit(k, maps, grid)
+                predictions.append((crop_map(maps, size, queries.stride), vectors))
+            x, grid = self._run_block(0, index, block, x, num_prefix, grid, rotations, limit)
+        maps, vectors = self._predict(queries, x, num_prefix, grid)
+        return *predictions, (crop_map(maps, size, queries.stride), vectors)
+
+    def _predict(self, queries: Queries, x: Tensor, num_prefix: int, grid: Grid) -> Prediction:
+        """What queries predict from the tokens (B, Q + P + N, C) between two blocks."""
+        x = self.norm(x)
+        features = tokens_to_map(x[:, num_prefix:], grid)
+        return queries.predict(x[:, : len(queries.tokens)], features)
+
+    def _rotations_with_queries(
+        self, grid: Grid, count: int, device: torch.device
+    ) -> tuple[Rotations, Rotations]:
+        """Rotations of the first blocks, and of the last ones, which have ``count`` more tokens."""
+        if not any(encoding.has_rotation for encoding in self.position_encodings):
+            return [], []
+        devices = [device] if device.type == 'cuda' else []
+        # A random scale of the coordinates is the same in all blocks.
+        with torch.random.fork_rng(devices) if self.training else nullcontext():
+            first = self._rotations(0, grid, self._num_prefix, device)
+        return first, self._rotations(0, grid, self._num_prefix + count, device)
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:
         part, _, rest = name.partition('.')

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from cpvt_backbones.checks import check, check_choice
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.layers import ceil_div, pad_to_multiple
-from cpvt_backbones.layers.tokens import crop
+from cpvt_backbones.layers import pad_to_multiple
+from cpvt_backbones.layers.tokens import crop_map
 
 from .archs import COLUMNS, resolve_arch, resolve_indices
 from .base import DENSE_POSITION, InitCfg, Position
@@ -272,8 +272,5 @@ class MultiScaleCPVT(CPVT):
         for level, trunk_map in zip(self.out_indices, super()._features(images), strict=True):
             stride = STRIDES[level]
             feature_map = self.pyramid[str(level)](trunk_map)
-            # An upsampled map covers the padding of the last patch too; cells without a pixel are
-            # cropped.
-            size = (ceil_div(images.shape[2], stride), ceil_div(images.shape[3], stride))
-            outputs.append(crop(feature_map, (2, 3), size))
+            outputs.append(crop_map(feature_map, images.shape[2:], stride))
         return tuple(outputs)

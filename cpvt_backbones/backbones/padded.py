@@ -46,11 +46,12 @@ def features_of_sizes(
     images: Tensor,
     sizes: Sequence[Grid],
     strides: Sequence[int] | None,
+    padding_value: float = 0.0,
 ) -> tuple[Any, ...]:
     """Features of padded images. Images of one size are computed together.
 
     ``strides`` are those of outputs that are maps, or pairs of a map and a vector. It is ``None``
-    for vectors.
+    for vectors. Maps are padded with ``padding_value``.
     """
     groups = group_by_shape(sizes)
     order = [image for group in groups for image in group]
@@ -62,7 +63,7 @@ def features_of_sizes(
             return pad(feature_map, stride, size), token
         bottom = ceil_div(images.shape[2], stride) - ceil_div(size[0], stride)
         right = ceil_div(images.shape[3], stride) - ceil_div(size[1], stride)
-        return F.pad(output, (0, right, 0, bottom))
+        return F.pad(output, (0, right, 0, bottom), value=padding_value)
 
     results = []
     for group in groups:

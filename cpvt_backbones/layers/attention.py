@@ -82,7 +82,7 @@ def attend(
     Queries are (B, heads, T, d), keys and values (B, heads, S, d).
 
     ``mask``, broadcastable to (B, heads, T, S), is additive, or boolean with True where attention
-    is allowed; with ``bias`` it is boolean, and the same for all queries.
+    is allowed; with ``bias`` it is boolean.
     """
     if not _fused:
         return attend_in_steps(query, key, value, mask=mask, bias=bias, dropout=dropout)
@@ -169,6 +169,8 @@ def attend_with_bias(
     out = torch.empty_like(query)
     for images, queries in parts:
         some = None if mask is None else mask[images]
+        if some is not None and some.shape[2] > 1:  # not the same for all queries
+            some = some[:, :, queries]
         out[images, :, queries] = attend_fused(
             query[images, :, queries],
             key[images],
@@ -177,6 +179,45 @@ def attend_with_bias(
             dropout=dropout,
         )
     return out
+
+
+def attend_limited(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    limit: Tensor,
+    bias: LogitBias | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """:func:`attend` where each of the first Q queries attends to some of the patches only.
+
+    Args:
+        query: (B, heads, P + N, d). Q of the P prefix tokens are in front.
+        key: (B, heads, P + N, d).
+        value: As ``key``.
+        limit: (B, Q, N), boolean: the patches that a query may attend to. All attend to all prefix
+            tokens, and all others to everything.
+        bias: Bias on the logits of all queries.
+        dropout: Dropout on the attention weights.
+    """
+    count, num_prefix = limit.shape[1], key.shape[2] - limit.shape[2]
+    allowed = F.pad(limit, (num_prefix, 0), value=True)[:, None]
+    # The others are computed without a mask, for which the fused kernels are faster.
+    first, others = slice(count), slice(count, None)
+    everything = slice(None)
+    outputs = [
+        attend(
+            query[:, :, some],
+            key,
+            value,
+            mask=mask,
+            bias=None if bias is None else bias.part(everything, some),
+            dropout=dropout,
+        )
+        for some, mask in ((first, allowed), (others, None))
+    ]
+    return torch.cat(outputs, dim=2)
 
 
 def drop_out(dropout: nn.Dropout, x: Tensor) -> Tensor:
@@ -268,6 +309,7 @@ class Attention(nn.Module):
         qk: Tensor | None = None,
         bias: Bias | None = None,
         rotate: Rotate | None = None,
+        limit: Tensor | None = None,
     ) -> Tensor:
         """Apply attention, and return a tensor of the shape of ``x``.
 
@@ -279,8 +321,10 @@ class Attention(nn.Module):
                 shape of ``x``.
             bias: Bias of a position encoding on the logits of the patch tokens.
             rotate: Rotation of queries and keys by a position encoding.
+            limit: (B, Q, H * W), boolean: the patches that each of the first Q prefix tokens may
+                attend to. They attend to all prefix tokens, and all other tokens to all.
         """
-        out = self.proj(self.attended(x, grid, num_prefix, qk, bias, rotate))
+        out = self.proj(self.attended(x, grid, num_prefix, qk, bias, rotate, limit))
         return drop_out(self.proj_drop, out)
 
     def attended(
@@ -291,6 +335,7 @@ class Attention(nn.Module):
         qk: Tensor | None,
         bias: Bias | None,
         rotate: Rotate | None,
+        limit: Tensor | None,
     ) -> Tensor:
         """:meth:`forward` without the output projection."""
         query, key, value = self.query_key_value(x, grid, num_prefix, qk)
@@ -299,7 +344,11 @@ class Attention(nn.Module):
             axial = bias(query[:, :, num_prefix:], grid).with_prefix(num_prefix, queries=True)
         if rotate is not None:
             query, key = rotate(query, key, None)
-        out = attend(query, key, value, bias=axial, dropout=self.dropout)
+        options: dict[str, Any] = dict(bias=axial, dropout=self.dropout)
+        if limit is None:
+            out = attend(query, key, value, **options)
+        else:
+            out = attend_limited(query, key, value, limit=limit, **options)
         return out.transpose(1, 2).flatten(2)
 
 
@@ -370,13 +419,14 @@ class WindowAttention(Attention):
         qk: Tensor | None,
         bias: Bias | None,
         rotate: Rotate | None,
+        limit: Tensor | None,
     ) -> Tensor:
         """:meth:`forward` without the output projection. ``bias`` is called with the grid of one
         window.
         """
         side = self.side_of(grid)
         if side is None:
-            return super().attended(x, grid, num_prefix, qk, bias, rotate)
+            return super().attended(x, grid, num_prefix, qk, bias, rotate, limit)
         windows = Windows(grid, side)
         batch = x.shape[0]
 
@@ -409,6 +459,9 @@ class WindowAttention(Attention):
         all_real = None
         if real is not None:
             all_real = F.pad(real.view(batch, 1, 1, -1), (num_prefix, 0), value=1)
+        if limit is not None:
+            allowed = windows.allowed(limit, num_prefix)
+            all_real = allowed if all_real is None else allowed & all_real
         prefix = attend(
             query_p,
             torch.cat((key_p, windows.side_by_side(key, batch)), dim=2),
@@ -465,6 +518,17 @@ class Windows:
             return None
         ones = x.new_ones(x.shape[0], self.grid[0] * self.grid[1], 1)
         return self.partition(ones).bool().transpose(1, 2)[:, None]
+
+    def allowed(self, limit: Tensor, num_prefix: int) -> Tensor:
+        """The keys that each prefix token may attend to: (B, 1, P, P + windows * h * w).
+
+        ``limit`` (B, Q, H * W) has the patches that each of the first Q may attend to.
+        """
+        batch, count = limit.shape[:2]
+        patches = self.partition(limit.transpose(1, 2).float()).bool()  # (B * windows, h * w, Q)
+        rows = patches.unflatten(0, (batch, -1)).flatten(1, 2).transpose(1, 2)
+        rows = F.pad(rows, (0, 0, 0, num_prefix - count), value=True)
+        return F.pad(rows, (num_prefix, 0), value=True)[:, None]
 
     def side_by_side(self, x: Tensor, batch: int) -> Tensor:
         """Join the tokens of (B * windows, heads, h * w, d): (B, heads, windows * h * w, d)."""
@@ -554,9 +618,10 @@ class SpatialReductionAttention(Attention):
         qk: Tensor | None,
         bias: Bias | None,
         rotate: Rotate | None,
+        limit: Tensor | None,
     ) -> Tensor:
         if bias is not None and self.sr_ratio > 1:
             raise InputError(
                 'bias must be None: spatial-reduction attention has fewer keys than queries'
             )
-        return super().attended(x, grid, num_prefix, qk, bias, rotate)
+        return super().attended(x, grid, num_prefix, qk, bias, rotate, limit)

@@ -251,6 +251,7 @@ class Block(nn.Module):
         qk: Tensor | None = None,
         bias: Bias | None = None,
         rotate: Rotate | None = None,
+        limit: Tensor | None = None,
     ) -> Tensor:
         """Run the block, and return a tensor of the shape of ``x``.
 
@@ -262,11 +263,15 @@ class Block(nn.Module):
                 ``x``.
             bias: Bias of a position encoding on the logits of the patch tokens.
             rotate: Rotation of queries and keys by a position encoding.
+            limit: (B, Q, H * W), boolean: the patches that each of the first Q prefix tokens may
+                attend to. ``None`` is no limit.
         """
         query_key = None if qk is None else self.norm1(qk)
         options: dict[str, Any] = dict(
             num_prefix=num_prefix, qk=query_key, bias=bias, rotate=rotate
         )
+        if limit is not None:
+            options['limit'] = limit
         # A branch has no name: it would be held in memory while the next one is computed.
         x = self._sum(x, self.drop_path1(self.ls1(self.attn(self.norm1(x), grid, **options))))
         return self._sum(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x), grid, num_prefix))))

@@ -1,6 +1,6 @@
 """Layouts of a feature map, padding, and grouping by shape."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -129,6 +129,14 @@ def crop(x: Tensor, dims: tuple[int, int], size: Grid) -> Tensor:
     for dim, length in zip(dims, size, strict=True):
         x = x.narrow_copy(dim, 0, length) if copy else x.narrow(dim, 0, length)
     return x
+
+
+def crop_map(feature_map: Tensor, size: Sequence[int], stride: int) -> Tensor:
+    """Crop a map (B, C, h, w) to the cells with a pixel of an image of ``size`` pixels.
+
+    An upsampled map covers the padding of the last patch, too.
+    """
+    return crop(feature_map, (2, 3), (ceil_div(size[0], stride), ceil_div(size[1], stride)))
 
 
 def pad_to_multiple(feature_map: Tensor, multiple: int, *, value: float = 0.0) -> Tensor:

@@ -15,7 +15,7 @@ from cpvt_backbones.layers.tokens import prepend_tokens
 from .base import POOLS, Intermediate, TimmModel, pool_tokens
 
 
-class TimmCPVT(TimmModel, CPVT):
+class TimmCPVT(TimmModel, CPVT):  # type: ignore[misc]
     """CPVT as a timm model: tokens as features, the class token or their mean to classify.
 
     Example:
@@ -58,7 +58,7 @@ class TimmCPVT(TimmModel, CPVT):
         return pool_tokens(features[:, self.num_prefix_tokens :], self.global_pool)
 
 
-class TimmMultiScaleCPVT(TimmModel, MultiScaleCPVT):
+class TimmMultiScaleCPVT(TimmModel, MultiScaleCPVT):  # type: ignore[misc]
     """MultiScaleCPVT as a timm model: features are its maps of strides 4, 8, 16 and 32.
 
     The classifier sees all maps, averaged to the grid of the coarsest and concatenated, so that it
