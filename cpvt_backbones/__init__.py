@@ -6,7 +6,7 @@ constructor, FSDP strategy and ``LoadRange`` in mmengine's other registries, and
 what it changes in other packages.
 """
 
-from . import patches
+from . import heads, patches  # noqa: F401  (`heads` registers a hook)
 from .backbones import CPVT, MultiScaleCPVT, PyramidCPVT, list_archs
 from .checkpoints import convert_state_dict
 from .engine import LayerDecayOptimWrapperConstructor

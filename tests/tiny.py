@@ -195,6 +195,57 @@ def semantic_fpn(backbone: dict, *, classes: int = 3, width: int = 16, **changes
     return changed(config, changes)
 
 
+EOMT_TRUNK = dict(
+    type='CPVT',
+    arch=COLUMN,
+    img_size=64,
+    num_registers=4,
+    layer_scale_init=0.5,
+    position=dict(type='Learned'),
+)
+
+
+def eomt(backbone: dict = EOMT_TRUNK, *, things: int = 3, stuff: int = 2, **changes: Any) -> dict:
+    """EoMT of six queries in two blocks, which predicts segments and instances."""
+    config = dict(
+        type='EoMT',
+        data_preprocessor=dict(
+            type='DetDataPreprocessor', bgr_to_rgb=True, pad_mask=True, pad_seg=True, **NORMALISE
+        ),
+        backbone=backbone,
+        panoptic_head=dict(
+            type='EoMTHead',
+            embed_dims=outputs_of(backbone)[0][0],
+            num_things_classes=things,
+            num_stuff_classes=stuff,
+            num_queries=6,
+            num_blocks=2,
+        ),
+        test_cfg=dict(instance_on=True, max_per_image=10),
+    )
+    return changed(config, changes)
+
+
+def eomt_segmentor(backbone: dict = EOMT_TRUNK, *, classes: int = 5, **changes: Any) -> dict:
+    """EoMT of six queries in two blocks for class maps; predicts on whole images."""
+    config = dict(
+        type='EoMTSegmentor',
+        data_preprocessor=dict(
+            type='SegDataPreProcessor', bgr_to_rgb=True, size_divisor=1, **NORMALISE
+        ),
+        backbone=backbone,
+        decode_head=dict(
+            type='EoMTSegHead',
+            embed_dims=outputs_of(backbone)[0][0],
+            num_classes=classes,
+            num_queries=6,
+            num_blocks=2,
+        ),
+        test_cfg=dict(mode='whole'),
+    )
+    return changed(config, changes)
+
+
 def image_classifier(backbone: dict, *, classes: int = 3, **changes: Any) -> dict:
     """A linear classifier on a backbone that gives vectors."""
     (channels,), _ = outputs_of(backbone)
@@ -236,8 +287,8 @@ def narrow(part: dict) -> None:
                 node['num_classes'] = 3
 
 
-SCOPES = {'EncoderDecoder': 'mmseg', 'ImageClassifier': 'mmpretrain'}
-SCOPES |= dict.fromkeys(('RetinaNet', 'MaskRCNN', 'CascadeRCNN'), 'mmdet')
+SCOPES = {'EncoderDecoder': 'mmseg', 'EoMTSegmentor': 'mmseg', 'ImageClassifier': 'mmpretrain'}
+SCOPES |= dict.fromkeys(('RetinaNet', 'MaskRCNN', 'CascadeRCNN', 'EoMT'), 'mmdet')
 
 
 def build(config: dict) -> nn.Module:

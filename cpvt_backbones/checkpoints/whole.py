@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from cpvt_backbones.weights import shipped_weights
 
 from .classes import SAME_CLASSES, class_difference, classes_of, stored_meta
+from .conversion.eomt import rename_eomt
 from .conversion.families import stored_weights
 from .conversion.reporting import check_values
 from .loading import convert_state_dict, naming_file
@@ -190,6 +191,7 @@ def fit_whole_model(weights: Mapping[str, Tensor], model: nn.Module) -> Mapping[
     weights = _without_wrapper(weights, wanted)
     for name, trunk in trunks.items():
         prefix = f'{name}.' if name else ''
+        weights = rename_eomt(weights, wanted, prefix)
         if _has_own_names(weights, wanted, prefix):
             continue
         if not prefix:

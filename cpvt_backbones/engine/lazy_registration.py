@@ -27,6 +27,14 @@ def _import_ignored() -> None:
     from cpvt_backbones.heads import ignored  # noqa: F401
 
 
+def _import_eomt() -> None:
+    from cpvt_backbones.heads import detection  # noqa: F401
+
+
+def _import_eomt_segmentor() -> None:
+    from cpvt_backbones.heads import segmentation  # noqa: F401
+
+
 CLASSES: dict[str, tuple[Callable[[], None], str]] = {
     'ValidSizesDetDataPreprocessor': (_import_preprocessors, 'mmdet'),
     'ValidSizesSegDataPreProcessor': (_import_preprocessors, 'mmseg'),
@@ -37,6 +45,10 @@ CLASSES: dict[str, tuple[Callable[[], None], str]] = {
     'IgnoreAwareDETRHead': (_import_ignored, 'mmdet'),
     'IgnoreAwareDINOHead': (_import_ignored, 'mmdet'),
     'IgnoreAwareMask2FormerHead': (_import_ignored, 'mmdet'),
+    'EoMT': (_import_eomt, 'mmdet'),
+    'EoMTHead': (_import_eomt, 'mmdet'),
+    'EoMTSegmentor': (_import_eomt_segmentor, 'mmseg'),
+    'EoMTSegHead': (_import_eomt_segmentor, 'mmseg'),
 }
 """Name of a model's part in a config to what imports its module, and the toolbox that it needs."""
 

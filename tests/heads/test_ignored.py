@@ -127,12 +127,19 @@ def test_unmatched_boxes_on_ignored_objects_do_not_count(config, kind):
     assert without[1].tolist() == [1.0] * len(PRIORS)
 
 
-@pytest.mark.parametrize('with_masks', [True, False])
-def test_unmatched_masks_on_ignored_objects_do_not_count(with_masks):
-    head = MODELS.build(
+MASK_HEADS = {
+    'Mask2Former': lambda: (
         head_of('mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', 'panoptic_head')
         | dict(type='IgnoreAwareMask2FormerHead', num_queries=len(PRIORS))
-    )
+    ),
+    'EoMT': lambda: dict(type='EoMTHead', embed_dims=16, num_queries=len(PRIORS)),
+}
+
+
+@pytest.mark.parametrize('with_masks', [True, False])
+@pytest.mark.parametrize('kind', MASK_HEADS)
+def test_unmatched_masks_on_ignored_objects_do_not_count(kind, with_masks):
+    head = MODELS.build(MASK_HEADS[kind]())
     labelled, ignored = objects(LABELLED), objects(IGNORED)
     if not with_masks:
         ignored = InstanceData(bboxes=ignored.bboxes, labels=ignored.labels)

@@ -134,7 +134,7 @@ _TRANSFORMERS: tuple[Rule, ...] = (
     (r'^embeddings\.distillation_token$', 'dist_token'),
     (r'^embeddings\.register_tokens$', 'reg_token'),
     (r'^embeddings\.mask_token$', 'mask_token'),
-    (r'^embeddings\.position_embedding(s|\.weight)$', 'pos_embed'),
+    (r'^embeddings\.position_embedding(s|\.weight|s\.weight)$', 'pos_embed'),
     (r'^embeddings\.patch_embeddings?\.(projection\.)?', 'patch_embed.proj.'),
     (r'^pre_layrnorm\.', 'norm_pre.'),
     (r'^(post_layernorm|layernorm)\.', 'norm.'),

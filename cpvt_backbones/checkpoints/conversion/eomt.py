@@ -1,0 +1,67 @@
+"""Names of a whole EoMT of its authors or of transformers, as the models here have them."""
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from ..report import CheckpointError
+
+# A buffer of the head, which shows that a model is EoMT, and where its head is.
+_MARK = 'attn_mask_probs'
+# Of no use outside the authors' code: mean and deviation of the pixels, and weights of the loss.
+_NOT_USED = re.compile(r'(encoder\.pixel_(mean|std)|criterion\.empty_weight)$')
+_HEAD = re.compile(r'(q|class_head|mask_head|upscale)\.|attn_mask_probs$')
+_TRANSFORMERS_HEAD = (
+    (r'^query\.', 'q.'),
+    (r'^class_predictor\.', 'class_head.'),
+    (r'^mask_head\.fc([123])\.', lambda match: f'mask_head.{2 * int(match[1]) - 2}.'),
+    (r'^upscale_block\.block\.(\d+)\.', r'upscale.\1.'),
+    (r'^(upscale\.\d+)\.layernorm2d\.', r'\1.norm.'),
+)
+_DELTA = (
+    'these are differences to the weights of DINOv3, which Meta gives on request only: add them to'
+    " those of the trunk with EoMT's own code, save the sum, and load it"
+)
+
+
+def rename_eomt(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], trunk: str
+) -> Mapping[str, Tensor]:
+    """Give an EoMT of its authors or of transformers the names of a model of this package.
+
+    The trunk keeps its names under ``trunk``, to be converted.
+
+    Args:
+        weights: Weights by name.
+        wanted: Weights of the model by name.
+        trunk: Prefix of the model's trunk, such as ``'backbone.'``.
+
+    Returns:
+        The renamed weights, or ``weights`` itself if they or the model are of another kind.
+
+    Raises:
+        CheckpointError: The weights are differences to those of DINOv3.
+    """
+    heads = [key.removesuffix(_MARK) for key in wanted if key.endswith(_MARK)]
+    if len(heads) != 1:
+        return weights
+    stripped = {key.removeprefix('network.'): value for key, value in weights.items()}
+    if 'q.weight' in stripped and any(key.startswith('encoder.backbone.') for key in stripped):
+        if any(key.startswith('encoder.backbone.patch_embed.register') for key in stripped):
+            raise CheckpointError(_DELTA)
+    elif 'query.weight' in stripped and 'class_predictor.weight' in stripped:
+        stripped = {_of_transformers(key): value for key, value in stripped.items()}
+    else:
+        return weights
+    return {
+        f'{heads[0] if _HEAD.match(key) else trunk}{key.removeprefix("encoder.backbone.")}': value
+        for key, value in stripped.items()
+        if not _NOT_USED.match(key)
+    }
+
+
+def _of_transformers(key: str) -> str:
+    for pattern, replacement in _TRANSFORMERS_HEAD:
+        key = re.sub(pattern, replacement, key)
+    return key
