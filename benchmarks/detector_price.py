@@ -2,15 +2,16 @@
 
 python benchmarks/detector_price.py --out docs/benchmarks/detectors.csv
 python benchmarks/detector_price.py --train --out docs/benchmarks/detectors_train.csv
+python benchmarks/detector_price.py --memory --out docs/benchmarks/detectors.csv
+
+The last line measures the memory alone, of the models that the file has, and keeps its times.
 
 A call is the backbone, the neck and the head for one image of 800 x 1344 px in float32, without
 the post-processing. A training step is the losses of two images of 512 x 512 px and the backward
-pass. The models take turns. Memory is what one call adds to a process of its own at its peak.
-Weights are random: they change neither.
+pass. The models take turns. Memory is the peak of what the second call asks of torch's
+allocator. Weights are random: they change neither.
 """
 
-import multiprocessing
-import resource
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ import cpvt_backbones  # noqa: E402, F401  (registers the models)
 from benchmarks.in_turns import machine, milliseconds, parse_args, time_in_turns  # noqa: E402
 from benchmarks.training import WithLosses  # noqa: E402
 from cpvt.command_line import run  # noqa: E402
+from cpvt_backbones.analysis.memory import peak_memory  # noqa: E402
 from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
 CONFIGS = {
@@ -69,35 +71,41 @@ def train(model: nn.Module) -> None:
 
 
 def peak_mib(config: str, call: Callable[[nn.Module], None]) -> float:
-    """MiB that a call adds to the memory of this process at its peak."""
+    """MiB that a call asks of torch's allocator at its peak, gradients included."""
     model = build(config)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    call(model)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    call(model)  # buffers that a model keeps are made here
+    model.zero_grad(set_to_none=True)
+    return peak_memory(partial(call, model), 'cpu')
+
+
+def measure_times(
+    call: Callable[[nn.Module], None], repeats: int, threads: int
+) -> list[dict[str, object]]:
+    """A row for each detector, without its memory."""
+    ways = {name: partial(call, build(config)) for name, config in CONFIGS.items()}
+    times = time_in_turns(ways, repeats)
+    on = dict(threads=threads, machine=machine())
+    return [dict(backbone=name, ms=round(milliseconds(times[name])), **on) for name in CONFIGS]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write a row for each detector."""
-    args = parse_args(__doc__, argv, repeats=5, train='a training step, not a prediction')
+    args = parse_args(
+        __doc__,
+        argv,
+        repeats=5,
+        train='a training step, not a prediction',
+        memory='measure the memory only, and keep the times of the file',
+    )
     call = train if args.train else predict
-    memory = {}
-    for name, config in CONFIGS.items():
-        with multiprocessing.get_context('spawn').Pool(1) as pool:
-            memory[name] = pool.apply(peak_mib, (config, call))
-    ways = {name: partial(call, build(config)) for name, config in CONFIGS.items()}
-    times = time_in_turns(ways, args.repeats)
-    rows = [
-        dict(
-            backbone=name,
-            ms=round(milliseconds(times[name])),
-            mib=round(memory[name]),
-            threads=args.threads,
-            machine=machine(),
-        )
-        for name in CONFIGS
-    ]
-    print(pd.DataFrame(rows).drop(columns='machine').to_string(index=False))
-    pd.DataFrame(rows).to_csv(args.out, index=False)
+    if args.memory:
+        table = pd.read_csv(args.out)
+    else:
+        table = pd.DataFrame(measure_times(call, args.repeats, args.threads))
+    table['mib'] = [round(peak_mib(CONFIGS[name], call)) for name in table.backbone]
+    table['mib_machine'] = machine()
+    print(table[['backbone', 'ms', 'mib', 'threads']].to_string(index=False))
+    table.to_csv(args.out, index=False)
 
 
 if __name__ == '__main__':
