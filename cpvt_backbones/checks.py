@@ -113,8 +113,20 @@ def check_positive(*, above: float = 0, **values: Any) -> None:
     check(f'a finite number > {above}', lambda v: is_number(v) and v > above, **values)
 
 
+OF_BASES = {
+    'pretrained': '; write model = dict(pretrained=None, ...), because model.pretrained of the base'
+    ' config is for its own backbone, and the weights of this one are named by init_cfg='
+}
+"""Advice on arguments that a base config gives to every backbone, such as mmseg's with ResNet."""
+
+
 def check_keywords(
-    called: str, function: Callable[..., Any], given: Iterable[str], *, positional: Any = ()
+    called: str,
+    function: Callable[..., Any],
+    given: Iterable[str],
+    *,
+    positional: Any = (),
+    advice_on: Mapping[str, str] | None = None,
 ) -> None:
     """Check that a function takes keywords of these names.
 
@@ -123,6 +135,7 @@ def check_keywords(
         function: Function or class.
         given: Names of the keywords.
         positional: Names of arguments that are not the user's to give.
+        advice_on: What to write instead of a keyword, by its name.
 
     Raises:
         TypeError: It has no such argument; the message names a similar one, or all.
@@ -134,7 +147,9 @@ def check_keywords(
     for name in given:
         if name not in accepted:
             advice = (
-                did_you_mean(name, accepted) or f'; accepted are {", ".join(accepted) or "none"}'
+                (advice_on or {}).get(name)
+                or did_you_mean(name, accepted)
+                or f'; accepted are {", ".join(accepted) or "none"}'
             )
             raise InputTypeError(f'{called} has no argument {name!r}{advice}')
 

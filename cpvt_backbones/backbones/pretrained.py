@@ -33,6 +33,7 @@ from cpvt_backbones.checkpoints import (
     write_checkpoint,
 )
 from cpvt_backbones.checks import (
+    OF_BASES,
     check_by_keyword,
     check_keywords,
     check_path,
@@ -88,7 +89,7 @@ class PretrainedModel(BaseModule):
     def __new__(cls, *values: Any, **arguments: Any) -> Any:
         """Refuse values without keyword, and keywords that the constructor lacks."""
         check_by_keyword(cls, values, suggested='arch')
-        check_keywords(cls.__name__, cls, arguments)
+        check_keywords(cls.__name__, cls, arguments, advice_on=OF_BASES)
         return super().__new__(cls)
 
     def _dump_init_info(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from mmengine.registry import MODELS
 from torch import nn
 
-from cpvt_backbones.checks import check_bool, check_keywords, is_int, is_sequence
+from cpvt_backbones.checks import OF_BASES, check_bool, check_keywords, is_int, is_sequence
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import PEG, Grid, ceil_div
 from cpvt_backbones.layers.peg import identity_init
@@ -79,7 +79,8 @@ def build_with_peg(
         kept = "'zero' (a block's map keeps its size)"
         raise InputError(f'padding must be {kept}, got {peg["padding"]!r}')
     check_bool(channels_last=channels_last)
-    check_keywords("dict(type='WithPEG')", PEG, peg, positional=('dim',))
+    called = "dict(type='WithPEG')"
+    check_keywords(called, PEG, peg, positional=('dim',), advice_on=OF_BASES)
     model: Any = MODELS.build(backbone)
     if hasattr(model, 'pos_block'):
         raise InputError(

@@ -3,6 +3,7 @@
 import json
 import re
 from ast import literal_eval
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import PixelData
 from pages import ROOT, SMALL, blocks
 from PIL import Image
+from tiny import only
 
 import cpvt_backbones
+from cpvt_backbones.errors import InputTypeError
 from cpvt_backbones.toolboxes import check_neck, read_config
 
 PAGE = 'docs/own_config.md'
@@ -27,6 +31,96 @@ def write_config(folder, toolbox, *, more=''):
     path = folder / CONFIGS[toolbox]
     path.write_text(block + more)
     return path
+
+
+# By title of a tab in "Change these lines": further values of the block, by the text that they
+# replace, as the sentence above the block says.
+DIFFS = {
+    'RetinaNet': {},
+    'Faster / Mask R-CNN': {'mask_rcnn/mask-rcnn': 'faster_rcnn/faster-rcnn'},
+    'Semantic FPN': {},
+    'UPerNet': {},
+    'DINO, DETR': {
+        'dino/dino-4scale_r50_8xb2-12e': 'detr/detr_r50_8xb2-150e',
+        '(1, 2, 3)': '(3,)',
+        '[128, 320, 512]': '[512]',
+    },
+    'Classifier': {},
+}
+VARIANTS = [
+    (title, other) for title, values in DIFFS.items() for other in (False, True)[: 1 + bool(values)]
+]
+
+
+def train_data(scope, height, width):
+    """A batch of two images with labels, as the toolbox's data loader gives it."""
+    if scope == 'mmdet':
+        from mmdet.testing import demo_mm_inputs
+
+        shapes = [(3, height, width)] * 2
+        return demo_mm_inputs(2, shapes, num_items=[2, 1], num_classes=80, with_mask=True)
+    images = [torch.randint(0, 255, (3, height, width), dtype=torch.uint8) for _ in range(2)]
+    if scope == 'mmpretrain':
+        from mmpretrain.structures import DataSample
+
+        return dict(inputs=images, data_samples=[DataSample().set_gt_label(i) for i in range(2)])
+    from mmseg.structures import SegDataSample
+
+    labels = torch.randint(0, 150, (1, height, width))
+    shape = dict(img_shape=(height, width), ori_shape=(height, width))
+    samples = [SegDataSample(gt_sem_seg=PixelData(data=labels), metainfo=shape) for _ in images]
+    return dict(inputs=images, data_samples=samples)
+
+
+@pytest.mark.parametrize(('title', 'other'), only(*VARIANTS[:1], of=VARIANTS))
+def test_changed_lines_train(title, other, tmp_path):
+    """A step of the toolbox's own model changes PEG; the rate falls to the end of the schedule."""
+    ((_, text),) = blocks(PAGE, title)
+    for old, new in DIFFS[title].items() if other else ():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (scope,) = re.findall(r"^_base_ = '(\w+)::", text)
+    pytest.importorskip(scope)
+    (tmp_path / 'mine.py').write_text(text)
+    cfg = read_config(tmp_path / 'mine.py')
+    assert cfg.model.backbone.init_cfg == 'timm://twins_pcpvt_small.in1k'
+    cfg.model.backbone.update(arch='tiny', init_cfg=None)
+    init_default_scope(scope)
+    model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    check_neck(model, cfg.model)
+    assert pegs_and_others(model, cfg)[0] == {0}
+    optim_wrapper = build_optim_wrapper(model, dict(cfg.optim_wrapper, type='OptimWrapper'))
+    assert isinstance(optim_wrapper.optimizer, torch.optim.AdamW)
+    pegs = [one for name, one in model.backbone.named_parameters() if 'pos_block' in name]
+    before = [one.clone() for one in pegs]
+    model.train()
+    # DINO takes 900 tokens of an image.
+    size = (256, 352) if 'num_queries' in cfg.model else (64, 96)
+    losses = model.train_step(train_data(scope, *size), optim_wrapper)
+    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in losses.values())
+    assert not any(torch.equal(one, old) for one, old in zip(pegs, before, strict=True))
+    schedule = cfg.param_scheduler if isinstance(cfg.param_scheduler, list) else []
+    ends = [one.eta_min for one in schedule if one.type == 'PolyLR']
+    assert all(end < 0.1 * cfg.optim_wrapper.optimizer.lr for end in ends)
+    assert bool(ends) == (scope == 'mmseg')
+
+
+def test_the_pretrained_of_a_base_is_answered_by_what_to_write(tmp_path):
+    """Each of mmseg's bases with ResNet sets it."""
+    pytest.importorskip('mmseg')
+    ((_, text),) = blocks(PAGE, 'UPerNet')
+    line = "    pretrained=None,  # the base's weights are ResNet's\n"
+    assert text.count(line) == 1
+    (tmp_path / 'mine.py').write_text(text.replace(line, ''))
+    cfg = read_config(tmp_path / 'mine.py')
+    init_default_scope('mmseg')
+    wrapped = dict(type='WithPEG', backbone=deepcopy(cfg.model.backbone), after=['blocks.0.0'])
+    advice = re.escape("has no argument 'pretrained'; write model = dict(pretrained=None, ...)")
+    with pytest.raises(InputTypeError, match=f'PyramidCPVT {advice}'):
+        MODELS.build(cfg.model)
+    cfg.model.backbone = wrapped
+    with pytest.raises(InputTypeError, match=advice):
+        MODELS.build(cfg.model)
 
 
 def rows(heading):
