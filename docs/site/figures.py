@@ -303,7 +303,7 @@ if __name__ == '__main__':
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
         draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
         draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
-    hero.save(hero.Segmentors(), FOLDER)
+    hero.save(FOLDER)
     for theme, ending in (('light', ''), ('dark', '_dark')):
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165)

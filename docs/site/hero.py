@@ -1,236 +1,169 @@
-"""The first picture of README and site: what padding changes in the prediction of a segmentor.
+"""The first picture of README and site: box AP by time and memory, and detections by training.
 
-A photograph at three sizes lies in a test batch. mmsegmentation's data preprocessor pads it, and
-this package's predicts each size by itself. Pixels whose class is not the one that the image has
-alone are yellow. The padding grows from frame to frame. Lengths are px of the shown picture, from
-its upper left corner.
+AP is published; time and memory are those of docs/benchmarks/detectors.csv. Lengths are px of the
+shown picture, from its upper left corner.
 """
 
-from collections.abc import Sequence
+import textwrap
 from dataclasses import dataclass
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from cards import overlay, spots
-from example_images import SEGMENTOR, STREET
-from matplotlib import patheffects
+import pandas as pd
+from cards import THEMES
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from mmengine.registry import MODELS
-from mmseg.structures import SegDataSample
 from PIL import Image
 
-from cpvt_backbones.analysis.complexity import build_model
-from cpvt_backbones.checkpoints import load_weights
-from cpvt_backbones.toolboxes import read_config
-from cpvt_backbones.weights import find_shipped
+from cpvt_backbones.weights import published_weights
 
-Size = tuple[int, int]
+DOCS = Path(__file__).parents[1]
 POINTS = 0.72  # of a px: the figure has 100 px an inch
-# One picture serves light and dark pages.
-GROUND, INK, SOFT = '#171b22', '#e6e9ee', '#b4bac4'
-CHANGED, KEPT = '#ffe600', '#7ee2a8'
-QUESTION = 'Does padding change the prediction?'
-REMARK = 'Yellow: another class than the image has alone. Hatched: padding. Same weights.'
-# Of each row or column: its name, its data preprocessor, and how that predicts.
-METHODS = (
-    ('mmsegmentation', 'SegDataPreProcessor', 'one padded batch'),
-    ('cpvt_backbones', 'ValidSizesSegDataPreProcessor', 'one size at a time'),
+FAMILY, OURS = 'PVTv2', 'PyramidCPVT-S'
+# By theme: models that run by name, the backbone with PEG, and other backbones.
+COLOURS = {
+    'light': {FAMILY: '#1b5e9e', OURS: '#b4540a', '': '#5f6670'},
+    'dark': {FAMILY: '#7db4f0', OURS: '#f0a35e', '': '#b4bac4'},
+}
+COSTS = {'ms': 'Seconds per image', 'mib': 'Peak memory, MiB'}
+LIMITS = {'ms': (1.6, 7.9), 'mib': (100, 560)}
+# Offsets in px of the labels that would lie on a line or on another label; others are to the right.
+OFFSETS = {
+    ('ms', 'PVT-S'): (9, -5),
+    ('ms', 'Swin-T'): (9, -2),
+    ('ms', 'PVTv2-B1'): (-9, -2),
+    ('ms', 'PVTv2-B2'): (-9, -2),
+    ('ms', 'PVTv2-B3'): (8, -15),
+    ('ms', 'PVTv2-B4'): (-4, 10),
+    ('ms', 'PVTv2-B5'): (0, -20),
+    ('mib', 'Swin-T'): (-9, -5),
+    ('mib', 'PVTv2-B3'): (9, -11),
+    ('mib', 'PVTv2-B4'): (9, -1),
+    ('mib', 'PVTv2-B0'): (9, -2),
+}
+# Upper left corner and side in px of a photograph in cells.webp, with the texts of that picture.
+SIDE = 406
+PHOTOS = {(11, 88): 'before: 8 of 27 cells found', (441, 88): 'after: 23, and 2 extra boxes'}
+SOURCE = (
+    'AP: Twins’ paper, RetinaNet 1x, one recipe; PVTv2: mmdet. Time and memory: this repository,'
+    ' 800 x 1344 px, AMD EPYC, 2 cores.'
 )
-# Share of the padding, and how long it is shown in ms. The first frame is the still.
-FRAMES = ((1, 3500), (0, 1500), (0.25, 700), (0.5, 700), (0.75, 700), (1, 3500))
 
 
-@dataclass(frozen=True)
-class View:
-    """A part of the photograph (x1, y1, x2, y2 in px), scaled to ``size``, (width, height)."""
-
-    part: tuple[int, int, int, int]
-    size: Size
-
-    @property
-    def name(self) -> str:
-        """Its size."""
-        return '{} x {} px'.format(*self.size)
-
-    @cache  # noqa: B019 (views are constants)
-    def pixels(self) -> np.ndarray:
-        """(H, W, 3), RGB."""
-        part = Image.open(STREET).crop(self.part)
-        return np.asarray(part.resize(self.size, Image.Resampling.BICUBIC))
-
-    def padded(self, padding: float) -> Size:
-        """Its (width, height) with a share of the padding to ``BATCH``."""
-        width, height = (
-            round(own + padding * (full - own)) for own, full in zip(self.size, BATCH, strict=True)
-        )
-        return width, height
+def read_points() -> pd.DataFrame:
+    """Box AP, milliseconds and peak MiB by backbone, in the order of the measurement."""
+    measured = pd.read_csv(DOCS / 'benchmarks/detectors.csv').set_index('backbone')
+    ap = pd.read_csv(DOCS / 'benchmarks/twins_tables.csv').set_index('backbone').box_ap.to_dict()
+    for name, entry in published_weights().items():
+        if name.startswith('retinanet_pvtv2_'):
+            ap[f'{FAMILY}-{name[16:18].upper()}'] = entry.scores['box AP']
+    return measured.assign(ap=pd.Series(ap))
 
 
-VIEWS = (
-    View((112, 0, 1024, 684), (560, 420)),
-    View((190, 0, 630, 684), (347, 539)),
-    View((0, 300, 1024, 684), (720, 270)),
-)
-BATCH = (720, 539)  # px, (width, height) of the batch that holds them
-
-
-class Segmentors:
-    """The shipped segmentor in mmsegmentation as it is, and with this package's parts."""
-
-    def __init__(self) -> None:
-        shipped = find_shipped(SEGMENTOR)
-        self.cfg = read_config(shipped.config_file)
-        self.plain, self.ours = (build_model(self.cfg) for _ in METHODS)
-        for model in (self.plain, self.ours):
-            load_weights(model, SEGMENTOR)
-        self.names, palette = (shipped.dataset_meta[key] for key in ('classes', 'palette'))
-        self.palette = np.array(palette, np.uint8)
-
-    def predict(
-        self, model: Any, padded_by: str, views: Sequence[View], size: Size | None = None
-    ) -> list[np.ndarray]:
-        """The classes of the pixels of images, padded by a data preprocessor to ``size``."""
-        options = dict(self.cfg.model.data_preprocessor, type=padded_by, _scope_='mmseg')
-        if size is not None:
-            options['test_cfg'] = dict(size=size[::-1])
-        model.data_preprocessor = MODELS.build(options)
-        shapes = [view.pixels().shape[:2] for view in views]
-        samples = [SegDataSample(metainfo=dict(img_shape=x, ori_shape=x)) for x in shapes]
-        images = [torch.tensor(view.pixels()[..., ::-1].copy()).permute(2, 0, 1) for view in views]
-        with torch.no_grad():
-            found = model.test_step(dict(inputs=images, data_samples=samples))
-        return [sample.pred_sem_seg.data[0].numpy() for sample in found]
-
-    @cache  # noqa: B019 (one of them in a process)
-    def classes(self, padding: float) -> tuple[list[np.ndarray], ...]:
-        """The classes of each view with this share of the padding, by method."""
-        # mmsegmentation's refuses images of several sizes in a test, so it gets them one by one.
-        plain, sized = (preprocessor for _, preprocessor, _ in METHODS)
-        peer = [self.predict(self.plain, plain, [view], view.padded(padding))[0] for view in VIEWS]
-        return peer, self.predict(self.ours, sized, VIEWS)
-
-    def changed(self, padding: float) -> tuple[list[np.ndarray], ...]:
-        """Where a class is not the one that mmsegmentation's model gives to the image alone."""
-        alone, _ = self.classes(0)
-        return tuple(
-            [one != other for one, other in zip(classes, alone, strict=True)]
-            for classes in self.classes(padding)
-        )
-
-
-def share(changed: Sequence[np.ndarray]) -> str:
-    """How many of the pixels are true: 0 % if none is."""
-    count, whole = sum(int(one.sum()) for one in changed), sum(one.size for one in changed)
-    return f'{100 * count / whole:.1f} %' if count else '0 %'
-
-
+@dataclass
 class Sheet:
-    """A card of ``width`` x ``height`` px that shows a share of the padding."""
+    """A card of ``width`` x ``height`` px in the colours of a theme."""
 
-    def __init__(self, width: int, height: int, model: Segmentors, padding: float) -> None:
-        self.width, self.model, self.padding = width, model, padding
-        self.figure = Figure(figsize=(width / 100, height / 100), facecolor=GROUND)
-        self.axis = self.figure.add_axes((0, 0, 1, 1))
-        self.axis.set(xlim=(0, width), ylim=(height, 0))
-        self.axis.axis('off')
+    width: int
+    height: int
+    theme: str
 
-    @property
-    def state(self) -> str:
-        """What the frame shows."""
-        named = {0: 'each image alone', 1: 'one batch of a test'}
-        return named.get(self.padding, f'{100 * self.padding:.0f} % of the padding')
+    def __post_init__(self) -> None:
+        self.ground, self.ink, *_ = THEMES[self.theme]
+        size = (self.width / 100, self.height / 100)
+        self.figure = Figure(figsize=size, facecolor=self.ground)
+
+    def axis(self, x: float, y: float, width: float, height: float) -> Axes:
+        """Axes at a place of the sheet."""
+        bottom = self.height - y - height
+        place = (x / self.width, bottom / self.height, width / self.width, height / self.height)
+        return self.figure.add_axes(place)
 
     def write(self, x: float, y: float, text: str, size: float = 13, **style: Any) -> None:
         """Write at a base line, ``size`` px high."""
-        style = dict(color=INK, va='baseline') | style
-        self.axis.text(x, y, text, fontsize=size * POINTS, **style)
-
-    def verdict(self, method: int, x: float, y: float, verb: str = '', **style: Any) -> None:
-        """Write how many of the pixels of all images change."""
-        changed = self.model.changed(self.padding)[method]
-        colour = CHANGED if any(one.any() for one in changed) else KEPT
-        text = f'{share(changed)} of the pixels {verb}'.strip()
-        self.write(x, y, text, 16, weight='bold', color=colour, **style)
-
-    def panel(self, method: int, place: int, x: float, y: float, width: float) -> None:
-        """Draw an image with its classes, what changes and the padding.
-
-        x, y, width: Of the batch.
-        """
-        view, scale = VIEWS[place], width / BATCH[0]
-        classes = self.model.classes(self.padding)[method][place]
-        changed = self.model.changed(self.padding)[method][place]
-        right, bottom = (scale * side for side in view.padded(self.padding))
-        if method == 0:
-            style = dict(facecolor='#2b313b', edgecolor='#59616d', hatch='////', linewidth=0)
-            self.axis.add_patch(Rectangle((x, y), right, bottom, zorder=-1, **style))
-        image = overlay(view.pixels(), classes, self.model.palette)
-        image[changed] = tuple(bytes.fromhex(CHANGED[1:]))
-        across, down = (scale * side for side in view.size)
-        self.axis.imshow(image, extent=(x, x + across, y + down, y), aspect='auto')
-        outline = [patheffects.withStroke(linewidth=2.5, foreground=GROUND)]
-        for label, (column, row, radius) in spots(classes).items():
-            name = self.model.names[label]
-            if scale * radius < 3.7 * len(name):
-                continue
-            half = 4.2 * len(name)  # of the text's width
-            middle = x + np.clip(scale * column, half, across - half)
-            style = dict(ha='center', va='center', color='white', path_effects=outline)
-            self.write(middle, y + scale * row, name, weight='bold', **style)
-        caption = f'{view.name}: {share([changed])}'
-        self.write(x, y + scale * BATCH[1] + 17, caption)
+        style = dict(color=self.ink, va='baseline') | style
+        place = (x / self.width, 1 - y / self.height)
+        self.figure.text(*place, text, fontsize=size * POINTS, **style)
 
 
-def draw(model: Segmentors, padding: float) -> Figure:
-    """A frame for a page of about 830 px: a row a method, a column a size."""
-    sheet, left, gap = Sheet(830, 590, model, padding), 16, 14
-    right = sheet.width - left
-    width = (right - left - 2 * gap) / 3
-    sheet.write(left, 38, QUESTION, 21, weight='bold')
-    sheet.write(right, 38, sheet.state, 16, ha='right')
-    for method, (name, parts, way) in enumerate(METHODS):
-        top = 90 + 254 * method
-        sheet.write(left, top - 14, name, 16, weight='bold')
-        sheet.write(left + 172, top - 14, f'{parts}: {way}', color=SOFT)
-        sheet.verdict(method, right, top - 14, 'change class', ha='right')
-        for place in range(len(VIEWS)):
-            sheet.panel(method, place, left + place * (width + gap), top, width)
-    sheet.write(left, 577, REMARK, color=SOFT)
+def plot(sheet: Sheet, axis: Axes, cost: str) -> None:
+    """Draw box AP by a column of the measurement; models that run by name are joined over time."""
+    points, colours = read_points(), COLOURS[sheet.theme]
+    points['x'] = points[cost] / (1000 if cost == 'ms' else 1)
+    named = points[points.index.str.startswith(FAMILY)]
+    if cost == 'ms':
+        axis.plot(named.x, named.ap, color=colours[FAMILY], linewidth=1.2, zorder=1)
+    for name, row in points.iterrows():
+        colour = next(colours[key] for key in colours if str(name).startswith(key))
+        axis.scatter(row.x, row.ap, s=60, color=colour, edgecolor=sheet.ground, zorder=2)
+        right, up = OFFSETS.get((cost, str(name)), (9, -5))
+        axis.annotate(
+            label(str(name), row.ap, cost),
+            (row.x, row.ap),
+            xytext=(right * POINTS, up * POINTS),
+            textcoords='offset points',
+            ha='left' if right > 0 else 'right' if right < -4 else 'center',
+            color=colour,
+            weight='bold' if name == OURS else 'normal',
+            fontsize=12 * POINTS,
+        )
+    axis.set(xlim=LIMITS[cost], ylim=(35.5, 47.5), facecolor=sheet.ground)
+    axis.set_xlabel(COSTS[cost], color=sheet.ink, fontsize=13 * POINTS)
+    axis.spines[['top', 'right']].set_visible(False)
+    axis.spines[:].set_color(sheet.ink)
+    axis.tick_params(colors=sheet.ink, labelsize=12 * POINTS)
+
+
+def label(name: str, ap: float, cost: str) -> str:
+    """Name at a point, short for all but the first of the family; its AP in the first plot."""
+    shown = name if name == f'{FAMILY}-B0' else name.removeprefix(f'{FAMILY}-')
+    return f'{shown} {ap:.1f}' if cost == 'ms' else shown
+
+
+def photos(sheet: Sheet, x: float, y: float, side: float, step: tuple[float, float]) -> None:
+    """Draw the photographs with their boxes, and what was found below each."""
+    picture = Image.open(DOCS / 'figures/cells.webp')
+    for place, (corner, text) in enumerate(PHOTOS.items()):
+        left, top = x + place * step[0], y + place * step[1]
+        axis = sheet.axis(left, top, side, side)
+        axis.imshow(picture.crop((*corner, corner[0] + SIDE, corner[1] + SIDE)))
+        axis.axis('off')
+        sheet.write(left, top + side + 17, text, 12)
+
+
+def draw(theme: str) -> Figure:
+    """The picture for a page of about 830 px."""
+    sheet = Sheet(830, 486, theme)
+    sheet.write(14, 28, 'Box AP on COCO', 16, weight='bold')
+    plot(sheet, sheet.axis(36, 44, 348, 364), 'ms')
+    memory = sheet.axis(402, 44, 206, 364)
+    plot(sheet, memory, 'mib')
+    memory.tick_params(labelleft=False)
+    sheet.write(630, 28, 'Trained in 41 minutes', 16, weight='bold')
+    photos(sheet, 630, 40, 184, (0, 208))
+    sheet.write(14, 474, SOURCE, 12)
     return sheet.figure
 
 
-def draw_narrow(model: Segmentors, padding: float) -> Figure:
-    """A frame for a phone: a column a method, a row a size."""
-    sheet, left, gap = Sheet(358, 620, model, padding), 8, 8
-    width = (sheet.width - 2 * left - gap) / 2
-    sheet.write(left, 28, QUESTION, 16, weight='bold')
-    sheet.write(left, 50, sheet.state[0].upper() + sheet.state[1:], 14)
-    for method, (name, *_) in enumerate(METHODS):
-        x = left + method * (width + gap)
-        sheet.write(x, 80, name, 14, weight='bold')
-        sheet.verdict(method, x, 102)
-        for place in range(len(VIEWS)):
-            sheet.panel(method, place, x, 114 + 152 * place, width)
-    for line, text in enumerate(REMARK.split('. ', 1)):
-        sheet.write(left, 590 + 19 * line, text, color=SOFT)
+def draw_narrow(theme: str) -> Figure:
+    """The picture for a phone."""
+    sheet = Sheet(358, 876, theme)
+    sheet.write(8, 26, 'Box AP on COCO', 16, weight='bold')
+    plot(sheet, sheet.axis(28, 40, 322, 250), 'ms')
+    plot(sheet, sheet.axis(28, 350, 322, 190), 'mib')
+    for line, text in enumerate(textwrap.wrap(SOURCE, 54)):
+        sheet.write(8, 606 + 17 * line, text, 12)
+    sheet.write(8, 674, 'Trained in 41 minutes', 16, weight='bold')
+    photos(sheet, 8, 684, 167, (175, 0))
     return sheet.figure
 
 
-def save(model: Segmentors, folder: Path) -> None:
-    """Write the moving pictures, and the first frame of each for those who want no motion."""
-    paddings, durations = zip(*FRAMES, strict=True)
-    for name, draw_frame in (('padding', draw), ('padding_narrow', draw_narrow)):
-        frames = []
-        for padding in paddings:
+def save(folder: Path) -> None:
+    """Write the picture for both themes and both widths."""
+    for name, draw_one in (('hero', draw), ('hero_narrow', draw_narrow)):
+        for theme, ending in (('light', ''), ('dark', '_dark')):
             drawn = BytesIO()
-            draw_frame(model, padding).savefig(drawn, dpi=200)
-            frames.append(Image.open(drawn).convert('RGB'))
-        style = dict(quality=80, method=6)
-        frames[0].save(folder / f'{name}_still.webp', **style)
-        moving = dict(save_all=True, append_images=frames[1:], duration=durations, loop=3)
-        frames[0].save(folder / f'{name}.webp', **moving, **style)
+            draw_one(theme).savefig(drawn, dpi=200)
+            picture = Image.open(drawn).convert('RGB')
+            picture.save(folder / f'{name}{ending}.webp', quality=85, method=6)

@@ -69,10 +69,11 @@ MODELS = re.compile('<!-- models: begin -->.*<!-- models: end -->', re.DOTALL)
 # In the repository, ``prefers-color-scheme`` asks the system. The site has a switch of its own, by
 # which the theme shows one of two images. A lazy image is not fetched while it is hidden.
 PICTURE = re.compile(
-    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
-    r'<img src="([^"]+)"([^>]*)>\s*</picture>'
+    r'<picture>\s*(?P<narrow>(?:<source media="\([^"]+"[^>]*>\s*)*)'
+    r'<source media="\(prefers-color-scheme: dark\)" srcset="(?P<dark>[^"]+)">\s*'
+    r'<img src="(?P<light>[^"]+)"(?P<rest>[^>]*)>\s*</picture>'
 )
-IMAGES = r'<img loading="lazy" src="\2#only-light"\3><img loading="lazy" src="\1#only-dark"\3>'
+SOURCE_OF_PHONES = re.compile(r'<source media="(\(max-width: [^)]+\))([^"]*)" srcset="([^"]+)">')
 ROLE = re.compile(r':(?:class|func|mod|meth|attr|data):(?=<code>)')  # of Sphinx, in docstrings
 WORDS = yaml.safe_load(Path(__file__).with_name('words.yml').read_text(encoding='utf-8'))
 
@@ -155,10 +156,25 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return LINK.sub(rewrite, MODELS.sub(lambda _: zoo(), markdown))
 
 
+def themed(match: re.Match[str]) -> str:
+    """The light and the dark image of a picture, each with its form for a phone if there is one."""
+    phones = SOURCE_OF_PHONES.findall(match['narrow'])
+    images = ''
+    for scheme in ('light', 'dark'):
+        image = f'<img loading="lazy" src="{match[scheme]}#only-{scheme}"{match["rest"]}>'
+        sources = ''.join(
+            f'<source media="{width}" srcset="{file}">'
+            for width, condition, file in phones
+            if ('dark' in condition) == (scheme == 'dark')
+        )
+        images += f'<picture>{sources}{image}</picture>' if sources else image
+    return images
+
+
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Leave out Sphinx's roles and empty headings of tables; add dark pictures and ways back."""
     html = ROLE.sub('', html).replace('<th></th>', '<td></td>')
-    html = PICTURE.sub(IMAGES, html)
+    html = PICTURE.sub(themed, html)
     folder = page.file.src_uri.partition('/')[0]
     if page.file.inclusion is not InclusionLevel.NOT_IN_NAV or folder not in PARENTS:
         return html

@@ -1,4 +1,4 @@
-"""Code of README, and what it says of its peers."""
+"""README: its code, its results and what it says of its peers."""
 
 import csv
 import re
@@ -9,10 +9,12 @@ import torch
 from mmengine.hub import get_config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
+from pages import blocks
 from torch.optim import AdamW
 
 from cpvt_backbones import PyramidCPVT
 from cpvt_backbones.toolboxes import read_config
+from cpvt_backbones.weights import published_weights
 
 README = Path(__file__).parents[2] / 'README.md'
 TEXT = README.read_text(encoding='utf-8')
@@ -20,14 +22,17 @@ BLOCKS = re.findall(r'^```python\n(.+?)^```', TEXT, re.DOTALL | re.MULTILINE)
 
 
 def test_the_config_builds_the_model_with_pretrained_weights(tmp_path):
+    """And has the classes of its base, so that it trains on COCO as it stands."""
     pytest.importorskip('mmdet')
-    (block,) = BLOCKS
+    block, _ = BLOCKS
     (tmp_path / 'mine.py').write_text(block)
     cfg = read_config(tmp_path / 'mine.py')
     assert cfg.model.backbone.init_cfg == 'timm://twins_pcpvt_small.in1k'
     model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
     assert isinstance(model.backbone, PyramidCPVT)
     assert list(model.backbone.out_channels) == model.neck.in_channels
+    assert model.bbox_head.num_classes == 80
+    assert cfg.default_hooks.checkpoint.type == 'DurableCheckpointHook'
     # A ViT learns little by the SGD of many base configs; PEG's weights do not decay.
     options = dict(cfg.optim_wrapper, type='OptimWrapper')  # one of them is of a GPU
     optimizer = build_optim_wrapper(model, options).optimizer
@@ -42,17 +47,82 @@ def test_the_config_builds_the_model_with_pretrained_weights(tmp_path):
     assert max(decay.values()) > 0
 
 
-def test_the_price_is_the_measured_one():
-    lines = (README.parent / 'docs/benchmarks/detectors.csv').read_text().splitlines()
-    measured = {row['backbone']: row for row in csv.DictReader(lines)}
-    table = [line.strip('| ').split(' | ') for line in TEXT.splitlines() if ' | ' in line]
-    shown = {cells[0]: dict(zip(table[0], cells, strict=True)) for cells in table[2:]}
-    assert shown.keys() == measured.keys()
-    for name, row in measured.items():
-        assert (shown[name]['CPU, ms'], shown[name]['peak, MiB']) == (row['ms'], row['mib'])
-    (price,) = re.findall(r'takes ([\d.]+) times as long on a CPU', TEXT)
-    ratio = int(measured['PyramidCPVT-S']['ms']) / int(measured['ResNet-50']['ms'])
-    assert float(price) == round(ratio, 1)
+def test_the_lines_are_those_of_the_complete_configs():
+    """Of docs/own_config.md, whose blocks are trained by test_own_config.py."""
+    block, lines = BLOCKS
+    (retinanet,), (upernet,) = (
+        [text for _, text in blocks('docs/own_config.md', title)]
+        for title in ('RetinaNet', 'UPerNet')
+    )
+    assert code_of(retinanet) == code_of(block) - {"checkpoint=dict(type='DurableCheckpointHook'))"}
+    assert code_of(lines) < code_of(upernet)
+
+
+def code_of(text):
+    """Lines of code, without indents and comments; a hook is a part of its own."""
+    text = text.replace('default_hooks = dict(', '\n')
+    return {line for one in text.splitlines() if (line := one.partition('#')[0].strip())}
+
+
+def shown_results():
+    """Rows of the table by backbone."""
+    lines = TEXT.partition('\n## Results\n')[2].splitlines()
+    table = [line.strip('| ').split(' | ') for line in lines if line.startswith('| ')]
+    return {cells[0].strip('*'): dict(zip(table[0], cells, strict=True)) for cells in table[2:]}
+
+
+def csv_rows(name):
+    lines = (README.parent / f'docs/benchmarks/{name}.csv').read_text().splitlines()
+    return {row['backbone']: row for row in csv.DictReader(lines)}
+
+
+def test_the_results_are_the_published_and_measured_ones():
+    measured, published, shown = csv_rows('detectors'), csv_rows('twins_tables'), shown_results()
+    assert shown.keys() == published.keys()
+    for name, row in shown.items():
+        assert row['box AP, RetinaNet 1x'] == published[name]['box_ap']
+        assert row['mIoU, Semantic FPN'].partition(';')[0] == published[name]['miou']
+        assert (row['CPU, ms'], row['peak, MiB']) == (measured[name]['ms'], measured[name]['mib'])
+    (other,) = re.findall(r"mmseg's training: ([\d.]+)", TEXT)
+    recipes = (README.parent / 'configs/semantic_fpn/README.md').read_text()
+    assert f'44.3 (mmsegmentation: {other})' in recipes
+
+
+def test_the_first_paragraph_says_what_the_table_has():
+    measured, published = csv_rows('detectors'), csv_rows('twins_tables')
+    names = ('PyramidCPVT-S', 'Swin-T', 'ResNet-50')
+    (said,) = re.findall(r'reaches ([\d.]+) box AP .+?, ([\d.]+) with .+? ([\d.]+) with', TEXT)
+    assert said == tuple(published[name]['box_ap'] for name in names)
+    pattern = (
+        r'takes N times as long as ResNet-50 and N times as long as Swin-T, with N and N times'
+    )
+    (said,) = re.findall(re.sub(r'\bN\b', r'([\\d.]+)', pattern), TEXT)
+    ratios = [
+        int(measured['PyramidCPVT-S'][key]) / int(measured[name][key])
+        for key in ('ms', 'mib')
+        for name in ('ResNet-50', 'Swin-T')
+    ]
+    assert said == tuple(f'{ratio:.1f}' for ratio in ratios)
+    (ap,) = re.findall(r'PVTv2-B2 .+?, with ([\d.]+) box AP', TEXT)
+    assert float(ap) == published_weights()['retinanet_pvtv2_b2-coco'].scores['box AP']
+    assert not any('peg' in one.about.lower() for one in published_weights().values())
+
+
+def test_the_first_picture_has_the_points_of_the_table(monkeypatch):
+    monkeypatch.syspath_prepend(README.parent / 'docs/site')
+    pytest.importorskip('matplotlib')
+    import hero
+
+    measured, published = csv_rows('detectors'), csv_rows('twins_tables')
+    points = hero.read_points()
+    assert {*points.index} == {*measured} and len(points) == 10 and not points.ap.isna().any()
+    for name, row in points.iterrows():
+        assert [str(row.ms), str(row.mib)] == [measured[name]['ms'], measured[name]['mib']]
+        if name in published:
+            assert row.ap == float(published[name]['box_ap'])
+    drawn = hero.draw('light').axes[0]
+    labels = {text.get_text() for text in drawn.texts}
+    assert {'PyramidCPVT-S 43.0', 'Swin-T 41.5', 'ResNet-50 36.3', 'B2 44.6'} <= labels
 
 
 def test_what_it_says_of_its_peers():

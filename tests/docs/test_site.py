@@ -111,8 +111,12 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     assert '<a href="../../docs/models.html">← Models and results</a>' in card
     for scheme in ('light', 'dark'):
         assert card.count(f'#only-{scheme}"') == 1
+    home = page_text(tmp_path, 'index')
+    for scheme, ending in (('light', ''), ('dark', '_dark')):
+        assert home.count(f'docs/figures/hero{ending}.webp#only-{scheme}"') == 1
+        assert home.count(f'srcset="docs/figures/hero_narrow{ending}.webp"') == 1
     assert not any(
-        '<source media="(prefers-color-scheme' in page.read_text('utf-8') for page in pages
+        'prefers-color-scheme: dark)" srcset' in page.read_text('utf-8') for page in pages
     )
     assert (tmp_path / 'configs/imagenet/cpvt-t_8xb256_in1k.py.html').is_file()
 
