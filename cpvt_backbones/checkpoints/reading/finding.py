@@ -17,7 +17,8 @@ from cpvt_backbones.weights import (
 )
 
 from ..report import CheckpointError, shorten
-from .opening import open_checkpoint
+from .best import best_checkpoint
+from .opening import open_checkpoint, saved_state
 from .sources import ACCEPTED, WEIGHTS, fetch, fetch_published
 
 POINTER = 'last_checkpoint'
@@ -41,8 +42,8 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
       check it;
     - a folder or repository with a file of weights (``model.safetensors``, ``pytorch_model.bin``
       and others);
-    - the work directory of a training, for its only ``best_*.pth``, otherwise its
-      :func:`newest_checkpoint`.
+    - the work directory of a training, for the best checkpoint of its newest training, otherwise
+      its :func:`newest_checkpoint`. A line of the log names best checkpoints of earlier ones.
 
     Args:
         checkpoint: One of these.
@@ -116,25 +117,34 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 
 
 def _file_in(folder: Path, argument: str) -> Path:
-    """The first of ``WEIGHTS`` in a folder. Of a work directory, the only ``best_*.pth``, or the
-    newest checkpoint if there is none or several.
+    """The first of ``WEIGHTS`` in a folder. Of a work directory, the best checkpoint of its newest
+    training, or the newest checkpoint if that has none, or several metrics.
     """
     for name in WEIGHTS:
         if (folder / name).is_file():
             return folder / name
-    best = [*folder.glob('best_*.pth')]
-    if len(best) == 1:
-        return best[0]
-    newest = newest_checkpoint(folder)
+    fault: CheckpointError | None = None
+    newest: Path | None = None
+    skipped: list[str] = []
+    try:
+        newest = newest_checkpoint(folder, warn=skipped.append)
+    except CheckpointError as error:  # the best checkpoint may be intact
+        fault = error
+    if best := best_checkpoint(folder, newest):
+        return best
+    for line in skipped:
+        warnings.warn(line, stacklevel=2)
+    if fault:
+        raise fault
     if newest is not None and newest.is_file():
         return newest
-    fault = f'the folder {str(folder)!r} has no {POINTER!r}'
+    text = f'the folder {str(folder)!r} has no {POINTER!r}'
     if named := _pointer(folder):
-        fault = f'{str(folder / POINTER)!r} names {named!r}, which is not there'
+        text = f'{str(folder / POINTER)!r} names {named!r}, which is not there'
     others = f'none of {", ".join(WEIGHTS)} and no file epoch_*.pth or iter_*.pth'
     names = [path.name for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES]
     advice = f'; pass one of its files: {shorten(names)}' if names else ''
-    raise FileNotFoundError(f'{argument}: {fault}, {others}{advice}')
+    raise FileNotFoundError(f'{argument}: {text}, {others}{advice}')
 
 
 def newest_checkpoint(
@@ -146,8 +156,9 @@ def newest_checkpoint(
     It is the one that ``last_checkpoint`` names, unless a later file has a higher iteration. A
     training that was killed after it wrote a checkpoint, and before it wrote the pointer, leaves
     such a file. A file counts as later by its time, by a higher number in its name (clocks may be
-    set back), or as that of a preempted training. Without a readable pointer, the readable
-    checkpoint of the highest iteration is taken.
+    set back), or as that of a preempted training. The number does not count if the file says that
+    another run wrote it earlier: a training may begin anew beside longer ones. Without a readable
+    pointer, the readable checkpoint of the highest iteration is taken.
 
     Args:
         work_dir: The folder.
@@ -182,7 +193,7 @@ def newest_checkpoint(
     reached = -1
     if target is not None and (reached := _iteration(target, warn)) >= 0:
         newest, since = target, _changed(folder / POINTER)
-        others = [path for path in others if _changed(path) > since or _is_after(path, target)]
+        others = [path for path in others if _changed(path) > since or _follows(path, target)]
     for path in sorted(others, key=_changed, reverse=True):
         iteration = _iteration(path, warn)
         if iteration > reached:
@@ -222,12 +233,20 @@ def _changed(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
-def _is_after(path: Path, other: Path) -> bool:
-    """True for ``epoch_4.pth`` beside ``epoch_3.pth``, and for that of a preempted training."""
+def _follows(path: Path, other: Path) -> bool:
+    """True for ``epoch_4.pth`` beside ``epoch_3.pth``, unless another run wrote it earlier, and for
+    that of a preempted training.
+    """
     step, before = _STEP.fullmatch(path.name), _STEP.fullmatch(other.name)
     if not step or not before:
         return path.name == INTERRUPTED
-    return step[1] == before[1] and int(step[2]) > int(before[2])
+    if step[1] != before[1] or int(step[2]) <= int(before[2]):
+        return False
+    if path.is_dir() or other.is_dir():  # of DeepSpeed
+        return True
+    ours, theirs = (saved_state(one)[0] for one in (path, other))
+    is_same_run = ours.get('experiment_name') == theirs.get('experiment_name')
+    return is_same_run or str(ours.get('time', '')) >= str(theirs.get('time', ''))
 
 
 def _iteration(path: Path, warn: Callable[[str], object]) -> int:

@@ -14,7 +14,8 @@ import warnings
 import zipfile
 from _codecs import encode
 from collections import OrderedDict, defaultdict
-from pathlib import Path
+from numbers import Real
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from cpvt_backbones.weights import hash_in_name, sha256_of
 from ..report import CheckpointError, shorten
 from .json_files import read_json
 
+_BEST = 'best_ckpt'  # of mmengine's CheckpointHook; with several metrics best_ckpt_<metric>
 INDEX = '.index.json'  # of weights in several files: end of the name of the file that lists them
 MAX_SHARDS = 1000
 _SHARD = re.compile(r'-\d{5}-of-(\d{5})\.(?:safetensors|bin)$')  # as huggingface_hub names them
@@ -138,6 +140,27 @@ def file_metadata(file: Path) -> dict[str, Any]:
             raise CheckpointError(f'checkpoint: {str(file)!r} {fault}') from error
     meta = _read(file).get('meta')
     return meta if isinstance(meta, dict) else {}
+
+
+def saved_state(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``meta`` of a training's checkpoint, and what its state says of best checkpoints and scores.
+
+    Paths become names. Both are empty if the file cannot be read: whoever reads its weights hears
+    of it.
+    """
+    try:
+        content = _read(file)
+    except (CheckpointError, OSError):
+        return {}, {}
+    meta, hub = content.get('meta'), content.get('message_hub')
+    info = hub.get('runtime_info') if isinstance(hub, dict) else None
+    best: dict[str, Any] = {}
+    for key, value in info.items() if isinstance(info, dict) else ():
+        if isinstance(key, str) and key.startswith(_BEST):
+            best[key] = PurePath(value).name if isinstance(value, str) else None
+        elif isinstance(key, str) and key.startswith('best_score') and isinstance(value, Real):
+            best[key] = float(value)
+    return meta if isinstance(meta, dict) else {}, best
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -288,7 +311,7 @@ def _remove_instructions(content: dict[str, Any]) -> None:
         hub['runtime_info'] = _RuntimeInfo(
             (key, value)
             for key, value in info.items()
-            if key != 'cfg' and not (isinstance(key, str) and key.startswith('best_ckpt'))
+            if key != 'cfg' and not (isinstance(key, str) and key.startswith(_BEST))
         )
 
 
