@@ -128,7 +128,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--strict',
         action='store_true',
-        help='exit code 1 if any image failed; without it, if all did',
+        help='exit code 1 if any image failed or is of a kind that is not read; without it, if all'
+        ' failed',
     )
     _add_sizes(parser)
     _add_memory(parser)
@@ -229,29 +230,42 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise cli.UsageError(
             '--merge: it joins what shards have written, without --shard and --overwrite'
         )
-    from cpvt_backbones.inference import find_images
+    from cpvt_backbones.inference import find_images, find_unread
 
     images = cast(list[Path], find_images(inputs))  # arrays come from Python only
     try:
-        _run(args, config, checkpoint, images)
+        _run(args, config, checkpoint, images, find_unread(inputs))
     except KeyboardInterrupt:
         raise KeyboardInterrupt('interrupted; the same command resumes') from None
 
 
-def _run(args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Path]) -> None:
-    """Predict the images, or join what shards have written, and report."""
+def _run(
+    args: argparse.Namespace,
+    config: str | None,
+    checkpoint: str,
+    images: list[Path],
+    unread: list[Path],
+) -> None:
+    """Predict the images, or join what shards have written, and report.
+
+    ``unread`` are image files of kinds that are not read.
+    """
     from cpvt_backbones.inference import merge_shards
+    from cpvt_backbones.inference.images import about_unread
 
     if args.merge:
         summary = merge_shards(images, args.out_dir)
     else:
         summary = _predict(args, config, checkpoint, images)
+    if unread:
+        print(f'left out: {about_unread(unread)}')
     _report(args, summary)
     if args.csv:
         from cpvt_backbones.inference.outputs import write_csv
 
         print(f'table: {write_csv(_folder_of(args))}')
-    if summary.failed and (args.strict or not summary.predicted + summary.found):
+    incomplete = summary.failed or (unread and args.strict)
+    if incomplete and (args.strict or not summary.predicted + summary.found):
         sys.exit(1)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.inference.images import FOUND_SUFFIXES, file_problem
+from cpvt_backbones.inference.images import FOUND_SUFFIXES, UNREAD_SUFFIXES, file_problem
 
 from .report import Report
 
@@ -34,20 +34,6 @@ IMAGE_ENDS, MASK_ENDS = ('images', 'photos'), ('masks', 'labels', 'annotations')
 LEFT_OUT = 'images of another set than training and validation, such as test'
 LONGEST_PATH, LONGEST_PART = 4095, 255  # bytes
 RECIPE = 'recipe.py'  # in each folder that make_config.py writes
-# Images that Pillow and OpenCV do not read as they are installed here.
-UNREAD_SUFFIXES = (
-    '.avif',
-    '.cr2',
-    '.dng',
-    '.exr',
-    '.heic',
-    '.heif',
-    '.jfif',
-    '.nef',
-    '.psd',
-    '.svg',
-    '.tga',
-)
 
 
 def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = None) -> list[str]:

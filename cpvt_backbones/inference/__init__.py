@@ -34,7 +34,15 @@ from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.value_range import ValueRange
 
 from .folders import Summary, merge_shards, predict_to_folder
-from .images import IMAGE_SUFFIXES, ImageError, ImageInput, find_images, image_size, read_image
+from .images import (
+    IMAGE_SUFFIXES,
+    ImageError,
+    ImageInput,
+    find_images,
+    find_unread,
+    image_size,
+    read_image,
+)
 from .inferencer import Inferencer, Result
 from .predictors import Predictor, ToolboxPredictor, reduce_precision
 from .sizes import GoodSizes, Scale

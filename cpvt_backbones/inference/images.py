@@ -29,6 +29,20 @@ ImageInput = str | os.PathLike[str] | np.ndarray
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 FOUND_SUFFIXES = (*IMAGE_SUFFIXES, '.jp2')  # JPEG 2000 is read by windows
+# Images that Pillow and OpenCV do not read as they are installed here.
+UNREAD_SUFFIXES = (
+    '.avif',
+    '.cr2',
+    '.dng',
+    '.exr',
+    '.heic',
+    '.heif',
+    '.jfif',
+    '.nef',
+    '.psd',
+    '.svg',
+    '.tga',
+)
 DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
 _BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
 
@@ -81,6 +95,25 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
     return images
 
 
+def find_unread(inputs: ImageInput | Sequence[ImageInput]) -> list[Path]:
+    """List the files of folders and patterns that are images of kinds which are not read.
+
+    :func:`find_images` leaves them out.
+
+    Args:
+        inputs: As there.
+
+    Returns:
+        The files with one of ``UNREAD_SUFFIXES``, such as ``.heic`` and ``.dng``, sorted.
+    """
+    unread: set[Path] = set()
+    for source in _listed(inputs):
+        if isinstance(source, (str, os.PathLike)) and is_group(source):
+            found = _candidates(local_path(source))
+            unread |= {path for path in found if path.suffix.lower() in UNREAD_SUFFIXES}
+    return sorted(unread)
+
+
 def each_image(inputs: ImageInput | Sequence[ImageInput]) -> Iterator[ImageInput]:
     """Yield the images of :func:`find_images`, and of a list also files that do not exist.
 
@@ -112,20 +145,35 @@ def is_group(source: str | os.PathLike[str]) -> bool:
 
 def _find_files(source: str | os.PathLike[str]) -> list[Path]:
     path = local_path(source)
-    if path.is_dir():
-        found, where = list(path.iterdir()), f'in folder {str(path)!r}'
-    elif os.path.lexists(path):  # true for a broken link
+    if os.path.lexists(path) and not path.is_dir():  # true for a broken link
         return [path]
-    elif glob.has_magic(str(path)):
-        found, where = list(_matches(path)), f'matches {str(path)!r}'
-    else:
-        raise FileNotFoundError(f'inputs: there is no file or folder {str(path)!r}')
+    found = _candidates(path)
     images = sorted(file for file in found if file.suffix.lower() in FOUND_SUFFIXES)
     # Arrays beside images may be anything.
     images = images or sorted(file for file in found if file.suffix.lower() == ARRAY_SUFFIX)
     if not images:
-        raise FileNotFoundError(f'inputs: no image ({", ".join(FOUND_SUFFIXES)}) {where}')
+        where = f'in folder {str(path)!r}' if path.is_dir() else f'matches {str(path)!r}'
+        fault = f'inputs: no image ({", ".join(FOUND_SUFFIXES)}) {where}'
+        if unread := [file for file in found if file.suffix.lower() in UNREAD_SUFFIXES]:
+            fault += f'; {about_unread(unread)}'
+        raise FileNotFoundError(fault)
     return images
+
+
+def about_unread(files: Sequence[Path]) -> str:
+    """Number and suffixes of image files of kinds that are not read, in words."""
+    suffixes = ', '.join(sorted({file.suffix.lower() for file in files}))
+    count = f'{len(files)} {"file" if len(files) == 1 else "files"}'
+    return f'{count} of kinds that are not read ({suffixes}): convert them to JPEG or PNG'
+
+
+def _candidates(path: Path) -> list[Path]:
+    """What is in a folder, or matches a pattern."""
+    if path.is_dir():
+        return list(path.iterdir())
+    if glob.has_magic(str(path)):
+        return list(_matches(path))
+    raise FileNotFoundError(f'inputs: there is no file or folder {str(path)!r}')
 
 
 def _matches(pattern: Path) -> Iterator[Path]:
