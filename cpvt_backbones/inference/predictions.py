@@ -28,6 +28,8 @@ from .tiles import (
 )
 from .windows import Scene, no_class
 
+MASK_PIXELS = 2**32 - 1  # of pycocotools, which counts in uint32
+
 Prediction = dict[str, Any]
 Rle = dict[str, Any]  # an instance mask as COCO's run lengths, plain data: size, counts
 OnTiles = Callable[[int, int], None]  # number of tiles done, and their total
@@ -120,6 +122,8 @@ def predict_tiled(
     for rows, columns, output in _run_tiles(
         predictor.predict, loaded.image, list(product(grid.rows, grid.columns)), bounds, on_tiles
     ):
+        if 'masks' in output:
+            _check_mask_size(loaded)  # at the first tile, and not after the last
         part = _select(output, loaded, score_thr, left=columns[0], top=rows[0])
         parts.append(part)
         tile = (columns[0], rows[0], columns[1], rows[1])
@@ -364,8 +368,14 @@ def _detection(predictor: Predictor, found: _Found, loaded: LoadedImage) -> Pred
 
 
 def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top: int = 0) -> Rle:
-    """Encode a mask (h, w; bool) at (left, top) of an image of (height, width)."""
+    """Encode a mask (h, w; bool) at (left, top) of an image of (height, width).
+
+    ``ValueError`` for an image of 2^32 pixels or more.
+    """
     from pycocotools import mask as coco_mask
+
+    if height * width > MASK_PIXELS:
+        raise InputError(f'mask: {_too_large(height, width)}')
 
     # Run lengths follow the columns. With a row of zeros above and below, every run of ones is
     # within a column.
@@ -379,6 +389,21 @@ def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top
     counts = np.diff(np.concatenate(([0], at, [height * width])))
     runs = dict(size=[height, width], counts=counts.tolist())
     return _plain(coco_mask.frPyObjects(runs, height, width))
+
+
+def _check_mask_size(loaded: LoadedImage) -> None:
+    """Raise ``ImageError`` for an image that is too large for run lengths."""
+    width, height = loaded.size
+    if height * width > MASK_PIXELS:
+        raise ImageError(loaded.name, _too_large(height, width))
+
+
+def _too_large(height: int, width: int) -> str:
+    return (
+        f"COCO's run lengths of instance masks count at most {MASK_PIXELS:,} px, the image of"
+        f' {width} x {height} px has {height * width:,}: cut it into parts, or take a detector'
+        ' without masks'
+    )
 
 
 def decode_mask(mask: Rle, *, height: int, width: int) -> np.ndarray:

@@ -8,10 +8,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from local_models import BlockDetector, BlockInstances, LocalSegmentor
+from pycocotools import mask as coco_mask
 
-from cpvt_backbones.inference import Inferencer
-from cpvt_backbones.inference.predictions import decode_mask
+from cpvt_backbones.inference import ImageError, Inferencer
+from cpvt_backbones.inference.predictions import (
+    LoadedImage,
+    decode_mask,
+    encode_mask,
+    predict_tiled,
+)
 from cpvt_backbones.inference.tiles import (
+    Bounds,
     blend_tiles,
     make_grid,
     make_panels,
@@ -207,6 +214,24 @@ def test_a_small_object_does_not_hide_a_large_one():
     assert merge_groups(boxes, scores, labels, cut, tiles) == [[0, 2], [1]]
     assert merge_groups(boxes[:2], scores[:2], labels[:2], cut[:2], tiles[:2]) == [[0], [1]]
     assert merge_groups(boxes, scores, np.array([0, 0, 1]), cut, tiles) == [[0], [2], [1]]
+
+
+def test_masks_beyond_run_lengths_are_refused_at_the_first_tile():
+    """pycocotools counts pixels in 32 bits."""
+    for height, width in ((65536, 65536), (1, 2**32)):
+        with pytest.raises(ValueError, match='has 4,294,967,296: cut it into parts') as caught:
+            encode_mask(np.ones((1, 4), bool), height=height, width=width)
+        assert '\n' not in str(caught.value)
+    edge = encode_mask(np.ones((1, 4), bool), height=1, width=2**32 - 1, left=2**32 - 5)
+    assert sum(coco_mask.toBbox(edge)) == 2**32 - 5 + 4 + 1
+    tiny = np.zeros((1, 1, 3), np.uint8)
+    scene = np.broadcast_to(tiny, (66_000, 66_000, 3))
+    bounds = Bounds(batch_size=1, max_pixels=64 * 64, tile_size=64, overlap=0)
+    loaded = LoadedImage(0, 'scene.tif', (66_000, 66_000), scene)
+    predictor = BlockInstances()
+    with pytest.raises(ImageError, match=r'scene\.tif: .*66000 x 66000 px'):
+        predict_tiled(predictor, loaded, 0.3, bounds, None)
+    assert len(predictor.forwards) == 1
 
 
 @pytest.mark.parametrize('span', [(30, 130), (41, 101), (3, 197)])
