@@ -8,6 +8,7 @@ import torch
 from tiny import COLUMN, PYRAMID, only, randomise
 
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT, list_archs
+from cpvt_backbones.backbones import announce_sizes
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.weights import find_shipped
 
@@ -196,13 +197,13 @@ def test_stop_early_runs_no_later_block(family):
 
 @pytest.mark.parametrize('family', CLASSES)
 def test_padding_is_left_out(family):
-    """Padded images, as this package's data preprocessors mark them, give what they give alone."""
+    """Padded images whose sizes are announced give what they give alone."""
     model = randomise(tiny(family, num_classes=3)).double().eval()
     alone = [torch.randn(1, 3, 40, 33, dtype=torch.float64), torch.randn(1, 3, 50, 70).double()]
     batch = torch.randn(2, 3, 50, 70, dtype=torch.float64)
     for row, image in zip(batch, alone, strict=True):
         row[:, : image.shape[2], : image.shape[3]] = image[0]
-    batch.valid_sizes = [tuple(image.shape[2:]) for image in alone]
+    announce_sizes(batch, [tuple(image.shape[2:]) for image in alone])
     with torch.no_grad():
         torch.testing.assert_close(model(batch), torch.cat([model(image) for image in alone]))
         maps = model.forward_intermediates(batch, intermediates_only=True)
@@ -212,6 +213,8 @@ def test_padding_is_left_out(family):
             torch.testing.assert_close(whole[:1, :, :h, :w], part)
         with pytest.raises(ValueError, match='valid_sizes must be None unless output_fmt'):
             model.forward_intermediates(batch)
+        with pytest.raises(ValueError, match='forward_features must get images without padding'):
+            model.forward_features(batch)
 
 
 # -- training

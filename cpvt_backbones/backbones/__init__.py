@@ -44,6 +44,7 @@ are in the entries of the classes.
 | ``InitCfg`` | name or file of weights, an initialisation of mmengine as a dict, or a list |
 """
 
+from .announced import announce_sizes, announced_sizes
 from .archs import list_archs
 from .base import Backbone
 from .cpvt import CPVT

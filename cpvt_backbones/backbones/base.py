@@ -36,6 +36,7 @@ from cpvt_backbones.layers.tokens import (
     tokens_to_map,
 )
 
+from .announced import announced_sizes
 from .padded import features_of_sizes, resolve_valid_sizes
 from .pretrained import CheckpointInit, PretrainedModel
 
@@ -346,11 +347,10 @@ class Backbone(PretrainedModel):
             valid_sizes: (height, width) in pixels of each image before it was padded, on the right
                 and at the bottom, to the size of the batch; a list, or integers (B, 2). Images of
                 one size are then computed together, without the padding, so that neither padding
-                nor neighbours change an image's features. Default: ``images.valid_sizes``, an
-                attribute that a data preprocessor sets (:class:`cpvt_backbones.engine.ValidSizes`),
-                because detectors and segmentors pass only the batch to the backbone. But an
-                operation on the batch before the backbone loses the attribute, so that the padding
-                counts as image, as in other backbones.
+                nor neighbours change an image's features. Default: the sizes that a data
+                preprocessor announced for this batch
+                (:func:`cpvt_backbones.backbones.announce_sizes`), because detectors and segmentors
+                pass nothing but the batch to the backbone.
 
         Returns:
             One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps
@@ -363,7 +363,8 @@ class Backbone(PretrainedModel):
             TypeError: ``images`` is not a floating point tensor, or is float64 and the weights are
                 not.
             ValueError: ``images`` has another shape. ``valid_sizes`` does not fit the batch, or an
-                image is padded and ``out_type`` is ``'raw'``.
+                image is padded and ``out_type`` is ``'raw'``. Sizes were announced for a padded
+                batch that no backbone has had, and ``images`` is another one, such as a part of it.
 
         Examples:
             Two images in one padded batch. The first has the features that it has alone:
@@ -402,12 +403,8 @@ class Backbone(PretrainedModel):
     @staticmethod
     def _sizes_in_batch(images: Tensor, valid_sizes: Any = None) -> list[Grid]:
         """(height, width) of each image before it was padded. Empty if all fill the batch."""
-        if is_symbolic():  # a proxy has every attribute
-            return []
-        # The batch holds its sizes. Sizes kept in the backbone could be those of another batch:
-        # of test-time augmentation, of a teacher, or after an error.
         if valid_sizes is None:
-            valid_sizes = getattr(images, 'valid_sizes', None)
+            valid_sizes = announced_sizes(images)
         if valid_sizes is None:
             return []
         sizes = resolve_valid_sizes(valid_sizes, len(images), *images.shape[2:])

@@ -56,27 +56,35 @@ def features_of_sizes(
     groups = group_by_shape(sizes)
     order = [image for group in groups for image in group]
     inverse = sorted(range(len(order)), key=order.__getitem__)
-
-    def pad(output: Any, stride: int, size: Grid) -> Any:
-        if isinstance(output, tuple):
-            feature_map, token = output
-            return pad(feature_map, stride, size), token
-        bottom = ceil_div(images.shape[2], stride) - ceil_div(size[0], stride)
-        right = ceil_div(images.shape[3], stride) - ceil_div(size[1], stride)
-        return F.pad(output, (0, right, 0, bottom), value=padding_value)
-
+    whole = (images.shape[2], images.shape[3])
     results = []
     for group in groups:
         size = sizes[group[0]]
         outputs = features(images[group, :, : size[0], : size[1]])
         if strides is not None:
             pairs = zip(outputs, strides, strict=True)
-            outputs = tuple(pad(output, stride, size) for output, stride in pairs)
+            outputs = tuple(
+                _pad(output, stride, size, whole, padding_value) for output, stride in pairs
+            )
         results.append(outputs)
+    merged: tuple[Any, ...] = _merge(results, inverse)
+    return merged
 
-    def merge(parts: Sequence[Any]) -> Any:
-        if isinstance(parts[0], tuple):  # outputs, or vectors of class and distillation token
-            return tuple(merge(part) for part in zip(*parts, strict=True))
-        return torch.cat(list(parts))[inverse]
 
-    return merge(results)
+# Not inside the function above: a closure that calls itself would hold the images.
+
+
+def _pad(output: Any, stride: int, size: Grid, whole: Grid, value: float) -> Any:
+    """The map of images of ``size`` px, or a pair of it and a vector, for ``whole`` px."""
+    if isinstance(output, tuple):
+        feature_map, token = output
+        return _pad(feature_map, stride, size, whole, value), token
+    bottom = ceil_div(whole[0], stride) - ceil_div(size[0], stride)
+    right = ceil_div(whole[1], stride) - ceil_div(size[1], stride)
+    return F.pad(output, (0, right, 0, bottom), value=value)
+
+
+def _merge(parts: Sequence[Any], order: Sequence[int]) -> Any:
+    if isinstance(parts[0], tuple):  # outputs, or vectors of class and distillation token
+        return tuple(_merge(part, order) for part in zip(*parts, strict=True))
+    return torch.cat(list(parts))[order]

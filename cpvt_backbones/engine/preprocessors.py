@@ -4,9 +4,12 @@ Importing this module imports the toolboxes that are installed. A config needs n
 :mod:`.lazy_registration` does it when the config is built.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from mmengine.registry import MODELS
 
-from .valid_sizes import AnyChannels, ValidSizes
+from .valid_sizes import AnyChannels, MixedSizes, Sizes, ValidSizes, with_attributes
 
 try:
     from mmdet.models.data_preprocessors import DetDataPreprocessor
@@ -18,9 +21,10 @@ else:
     class ValidSizesDetDataPreprocessor(AnyChannels, DetDataPreprocessor):
         """mmdet's ``DetDataPreprocessor``; it passes the size of each image to the backbone.
 
-        The batch gets the attribute ``valid_sizes``, see :class:`ValidSizes`. The backbone then
-        ignores the padding. In training, neck and head see padded maps, which are zero outside the
-        images. In validation and test, only images of one size share a forward call.
+        The sizes of the batch are announced, see :class:`ValidSizes`. The backbone then ignores
+        the padding. In training, neck and head see padded maps, which are zero outside the images.
+        In validation and test, only images of one size share a forward call, and they are not
+        padded: ``pad_size_divisor`` is for training.
 
         Args:
             mean: Mean of each channel, subtracted from the pixels: any number of values.
@@ -55,10 +59,12 @@ else:
         """mmsegmentation's ``SegDataPreProcessor``; it passes the size of each image to the
         backbone.
 
-        The batch gets the attribute ``valid_sizes``, see :class:`ValidSizes`. The backbone then
-        ignores the padding. In training, the head sees padded maps, which are zero outside the
-        images. In validation and test, only images of one size share a forward call. The batch may
-        have images of several sizes, which mmsegmentation's class refuses.
+        The sizes of the batch are announced, see :class:`ValidSizes`. The backbone then ignores
+        the padding. In training, the head sees padded maps, which are zero outside the images. In
+        validation and test, only images of one size share a forward call, whole or in windows
+        (``mode='slide'``), and they are not padded: ``test_cfg`` of the preprocessor has no effect.
+        A batch for the model's validation and test steps may have images of several sizes, which
+        mmsegmentation's class refuses.
 
         Args:
             mean: Mean of each channel, subtracted from the pixels: any number of values.
@@ -82,6 +88,7 @@ else:
         """
 
         img_shape_means_resized = False  # mmsegmentation changes it for padding too
+        test_options: Mapping[str, Any] = {'test_cfg': None}
 
 
 try:
@@ -94,9 +101,12 @@ else:
     class ValidSizesClsDataPreprocessor(ValidSizes, ClsDataPreprocessor):
         """mmpretrain's ``ClsDataPreprocessor``; it passes the size of each image to the backbone.
 
-        The batch gets the attribute ``valid_sizes``, see :class:`ValidSizes`. The backbone then
-        ignores the padding. In validation and test, only images of one size share a forward call.
-        All arguments are those of ``ClsDataPreprocessor``.
+        The sizes of the batch are announced, see :class:`ValidSizes`. The backbone then ignores
+        the padding. In validation and test, only images of one size share a forward call, and they
+        are not padded. All arguments are those of ``ClsDataPreprocessor``. Images that
+        ``batch_augments`` mix (Mixup, CutMix, ResizeMix) get the size that holds the pixels of
+        both. A custom augmentation of images of several sizes gets a further channel, see
+        :class:`MixedSizes`.
 
         Examples:
             ```python
@@ -109,3 +119,14 @@ else:
             )
             ```
         """
+
+        def _preprocess(self, data: Any, training: bool, sizes: Sizes) -> tuple[Any, Sizes]:
+            augments = self.batch_augments if training else None
+            if augments is None or len(set(sizes)) == 1:
+                return super()._preprocess(data, training, sizes)
+            mixed = MixedSizes(augments, sizes)
+            worker = with_attributes(self, {'batch_augments': mixed})
+            result, _ = super(ValidSizesClsDataPreprocessor, worker)._preprocess(
+                data, training, sizes
+            )
+            return result, mixed.sizes

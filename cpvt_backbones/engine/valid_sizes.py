@@ -1,28 +1,40 @@
 """What a data preprocessor needs to pass the size of each image of a padded batch."""
 
+import copy
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from mmengine.model import BaseModel
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
+from cpvt_backbones.backbones import announce_sizes
 from cpvt_backbones.errors import InputError
 
 from .labels import Classes, check_labels, classes_of_head
 from .prediction_by_size import predict_by_size
 
+Sizes = list[tuple[int, int]]
+Part = TypeVar('Part')
+
 
 class ValidSizes:
     """Mixin of a data preprocessor that passes the size of each image to the backbone.
 
-    A data preprocessor pads the images of a batch to one size. This mixin sets the attribute
-    ``valid_sizes`` of the batch: the (height, width) in px of each image before padding.
-    :class:`CPVT`, :class:`MultiScaleCPVT` and :class:`PyramidCPVT` read the attribute. The features
-    of an image are then those that it has alone. Detectors, segmentors and classifiers hand the
-    batch to the backbone unchanged, so no other setting is needed.
+    In training, a data preprocessor pads the images of a batch to one size. This mixin announces
+    the (height, width) in px of each image before padding, by
+    :func:`cpvt_backbones.backbones.announce_sizes`. :class:`CPVT`, :class:`MultiScaleCPVT` and
+    :class:`PyramidCPVT` look it up. The features of an image are then those that it has alone.
+    Detectors, segmentors and classifiers hand the batch to the backbone unchanged, so no other
+    setting is needed. Casts and copies of the batch do no harm, and a model that passes a part of
+    the batch gets an error.
+
+    In validation and test nothing is padded, because neck and head would see the padding. The
+    settings that pad a batch are ignored there. The images of a batch must have one size, for which
+    the validation and test steps of the model take the images of one size at a time
+    (:func:`predict_by_size`).
 
     The classes for the toolboxes, :class:`ValidSizesDetDataPreprocessor`,
     :class:`ValidSizesSegDataPreProcessor` and :class:`ValidSizesClsDataPreprocessor`, have this
@@ -34,11 +46,10 @@ class ValidSizes:
       it has changed, the batch was resized, which is an error. A preprocessor that writes the
       padded size to ``img_shape`` needs the class attribute ``img_shape_means_resized = False``.
       Then only a batch that is smaller than an image is noticed.
-    - It sets ``result['inputs'].valid_sizes``, a list of (height, width).
+    - In validation and test it sets the attributes of the preprocessor that its class attribute
+      ``test_options`` names, by default ``pad_size_divisor = 1``.
     - In training it compares the labels, before they go to the GPU, with the classes of the head of
       the model that it is part of.
-    - The validation and test steps of that model take the images of one size at a time
-      (:func:`predict_by_size`), so that neck and heads see no padding to other images either.
 
     Examples:
         A custom data preprocessor. In a config, it is
@@ -47,29 +58,34 @@ class ValidSizes:
         >>> import torch
         >>> from mmengine.model import ImgDataPreprocessor
         >>> from mmengine.registry import MODELS
+        >>> from cpvt_backbones.backbones import announce_sizes, announced_sizes
         >>> from cpvt_backbones.engine import ValidSizes
         >>> @MODELS.register_module()
         ... class MyPreprocessor(ValidSizes, ImgDataPreprocessor):
         ...     pass
         >>> images = [torch.zeros(3, 40, 64), torch.zeros(3, 56, 33)]
-        >>> batch = MyPreprocessor()(dict(inputs=images))['inputs']
-        >>> batch.shape, batch.valid_sizes
+        >>> batch = MyPreprocessor()(dict(inputs=images), training=True)['inputs']
+        >>> batch.shape, announced_sizes(batch)
         (torch.Size([2, 3, 56, 64]), [(40, 64), (56, 33)])
 
-        The same without the mixin:
+        The same in training without the mixin:
 
         >>> class WithoutMixin(ImgDataPreprocessor):
         ...     def forward(self, data, training=False):
         ...         sizes = [tuple(x.shape[-2:]) for x in data['inputs']]
         ...         result = super().forward(data, training)
-        ...         result['inputs'].valid_sizes = sizes
+        ...         announce_sizes(result['inputs'], sizes)
         ...         return result
-        >>> WithoutMixin()(dict(inputs=images))['inputs'].valid_sizes
+        >>> batch = WithoutMixin()(dict(inputs=images))['inputs']
+        >>> announced_sizes(batch)
         [(40, 64), (56, 33)]
     """
 
     # False: the other base class changes the img_shape of a sample when it pads the image, too.
     img_shape_means_resized = True
+
+    # Attributes of the other base class with which it pads nothing in a test.
+    test_options: Mapping[str, Any] = {'pad_size_divisor': 1}
 
     _model: 'weakref.ref[nn.Module] | None' = None  # that this is part of
     _classes: Classes | None = None  # of its head, once a batch was seen
@@ -79,35 +95,50 @@ class ValidSizes:
         return {key: value for key, value in vars(self).items() if key != '_model'}
 
     def forward(self, data: Any, training: bool = False) -> Any:
-        """Preprocess as the other base class does, and set ``valid_sizes``.
+        """Preprocess as the other base class does, and announce the sizes of the images.
 
         Args:
             data: Dict of ``inputs``, the images (C, H, W), and ``data_samples``, one per image. The
                 latter may be missing where the other base class accepts that.
-            training: True for a batch of the training.
+            training: True for a batch of the training, which is padded.
 
         Returns:
-            The result of the other base class, with the attribute ``valid_sizes`` on ``inputs``.
+            The result of the other base class.
 
         Raises:
             ValueError: ``batch_augments`` resized the batch, the images have another number of
-                channels than ``mean`` has values, or, in training, a label is no class.
+                channels than ``mean`` has values, or, in training, a label is no class. Not in
+                training, the images have several sizes, or were padded.
         """
         self._check_channels(data['inputs'])
         if training:
             self._check_labels(data.get('data_samples') or ())
         sizes = [tuple(image.shape[-2:]) for image in data['inputs']]
+        if not training:
+            _check_one_size(sizes)
         shapes = _img_shapes(data)
-        result = super().forward(data, training)  # type: ignore[misc]
+        result, valid = self._preprocess(data, training, sizes)
         inputs = result['inputs']
-        shrunk = any(h > inputs.shape[-2] or w > inputs.shape[-1] for h, w in sizes)
+        batch = tuple(inputs.shape[-2:])
+        shrunk = any(h > batch[0] or w > batch[1] for h, w in sizes)
         if shrunk or (self.img_shape_means_resized and _img_shapes(result) != shapes):
-            fault = f'images of {sizes} px became a batch of {tuple(inputs.shape[-2:])} px'
+            fault = f'images of {sizes} px became a batch of {batch} px'
             raise InputError(
                 f'data_preprocessor: {fault}; batch_augments that resize leave no valid sizes'
             )
-        inputs.valid_sizes = sizes
+        if not training and batch != sizes[0]:
+            raise InputError(
+                f'data_preprocessor: images of {sizes[0]} px were padded to {batch} px in a test,'
+                f' where neck and head would see the padding; {type(self).__name__}.test_options'
+                ' must name the attributes with which it pads nothing'
+            )
+        announce_sizes(inputs, valid)
         return result
+
+    def _preprocess(self, data: Any, training: bool, sizes: Sizes) -> tuple[Any, Sizes]:
+        """The result of the other base class, and the size of each of its images."""
+        worker = self if training else with_attributes(self, self.test_options)
+        return super(ValidSizes, worker).forward(data, training), sizes  # type: ignore[misc]
 
     def _check_labels(self, samples: Sequence[Any]) -> None:
         if self._classes is None:
@@ -160,6 +191,58 @@ class AnyChannels(ValidSizes):
             )
         super().__init__(mean=mean[:1], std=std[:1], **options)  # type: ignore[call-arg]
         self.mean, self.std = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+
+
+class MixedSizes:
+    """Batch augmentations of mmpretrain, and the size of each image after them.
+
+    Mixup, CutMix and ResizeMix put pixels of one image into another. The augmentations get the
+    batch with a further channel, which is 1 in the images and 0 in the padding. Where it is not 0
+    afterwards, a pixel of some image is.
+
+    Args:
+        augments: Call with the batch (B, C, H, W) and the scores (B, classes), which returns both.
+        sizes: (height, width) in px of each image of the batch.
+
+    Attributes:
+        sizes (list[tuple[int, int]]): Size in px that holds the pixels of all images in it.
+    """
+
+    def __init__(self, augments: Callable[[Tensor, Tensor], Any], sizes: Sizes) -> None:
+        self.augments, self.sizes = augments, sizes
+
+    def __call__(self, batch: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch and the scores after the augmentations."""
+        inside = batch.new_zeros(len(batch), 1, *batch.shape[2:])
+        for image, (height, width) in zip(inside, self.sizes, strict=True):
+            image[:, :height, :width] = 1
+        mixed, scores = self.augments(torch.cat([batch, inside], dim=1), scores)
+        filled = mixed[:, -1] != 0  # (B, H, W)
+        ends = [_ends(filled.any(dim=2)), _ends(filled.any(dim=1))]
+        self.sizes = [(height, width) for height, width in torch.stack(ends, dim=1).tolist()]
+        return mixed[:, :-1].contiguous(), scores
+
+
+def _ends(filled: Tensor) -> Tensor:
+    """Length up to the last true entry of each row of (B, N)."""
+    return (filled * torch.arange(1, filled.shape[1] + 1, device=filled.device)).amax(dim=1)
+
+
+def with_attributes(part: Part, attributes: Mapping[str, Any]) -> Part:
+    """A shallow copy with other attributes. A call with it does not change the original."""
+    changed = copy.copy(part)
+    for name, value in attributes.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def _check_one_size(sizes: Sizes) -> None:
+    if len(set(sizes)) > 1:
+        raise InputError(
+            f'data_preprocessor: the images of a test batch must have one size, got {sizes} px,'
+            ' because neck and head would see the padding: call predict_by_size(model), or set'
+            ' batch_size=1 in val_dataloader and test_dataloader'
+        )
 
 
 def _img_shapes(data: Any) -> list[Any]:

@@ -423,10 +423,6 @@ def _to_float(*values: Any) -> Any:
 
 def _cast(values: Any, dtype: torch.dtype) -> Any:
     def cast(x: Any) -> Any:
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype == dtype:
-            return x
-        result = x.to(dtype)
-        vars(result).update(vars(x))  # valid_sizes, of engine.preprocessors
-        return result
+        return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
 
     return tree_map(cast, values)

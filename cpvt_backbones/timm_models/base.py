@@ -151,8 +151,12 @@ class TimmModel(Backbone):
         Returns:
             Of a column tokens (B, [P +] N, C), class and register tokens first; of a pyramid a map
             (B, C, H', W').
+
+        Raises:
+            ValueError: Sizes were announced for padded images, whose tokens cannot be padded.
         """
         self._check_images(images)
+        self._refuse_padded(images)
         last = len(self.blocks) - 1
         return self._final(last, self._run_trunk(images, (last,))[last])
 
@@ -170,8 +174,8 @@ class TimmModel(Backbone):
         """Logits (B, num_classes) of images (B, in_chans, H, W).
 
         Pooled features (B, C) with ``num_classes=0``; the result of :meth:`forward_features` with
-        ``global_pool=''`` too. The attribute ``images.valid_sizes``, which the data preprocessors
-        of this package set, keeps the padding of a batch out of the features.
+        ``global_pool=''`` too. :func:`cpvt_backbones.backbones.announce_sizes` keeps the padding of
+        a batch out of the features.
         """
         self._check_images(images)
         sizes = self._sizes_in_batch(images)
@@ -183,6 +187,13 @@ class TimmModel(Backbone):
             return (self.forward_head(self.forward_features(part)),)
 
         return features_of_sizes(logits, images, sizes, None)[0]
+
+    def _refuse_padded(self, images: Tensor) -> None:
+        if self._sizes_in_batch(images):
+            raise InputError(
+                'forward_features must get images without padding: call the model, or'
+                " forward_intermediates with output_fmt='NCHW' and intermediates_only=True"
+            )
 
     def _pool(self, features: Tensor) -> Tensor:
         if not self.global_pool:
@@ -229,8 +240,8 @@ class TimmModel(Backbone):
             ones; or what the arguments above choose.
 
         Raises:
-            ValueError: An index of a feature that was pruned; padded images (``valid_sizes``) with
-                anything but maps alone.
+            ValueError: An index of a feature that was pruned; padded images, whose sizes were
+                announced, with anything but maps alone.
         """
         check_choice(('NCHW', 'NLC'), output_fmt=str(getattr(output_fmt, 'value', output_fmt)))
         self._check_images(x)

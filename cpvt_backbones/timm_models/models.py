@@ -87,6 +87,7 @@ class TimmMultiScaleCPVT(TimmModel, MultiScaleCPVT):  # type: ignore[misc]
     def forward_features(self, images: Tensor) -> Tensor:
         """The maps of all levels, averaged to the grid of the coarsest, (B, sum of C, H', W')."""
         self._check_images(images)
+        self._refuse_padded(images)
         return self._concatenate(self._features(images))
 
     def _concatenate(self, maps: Sequence[Tensor]) -> Tensor:

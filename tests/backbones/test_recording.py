@@ -2,6 +2,7 @@
 torch.func.
 """
 
+import gc
 import io
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from tiny import (
     BACKBONES,
+    ONE_BLOCK,
     POSITIONS,
     PYRAMID,
     TWO_BLOCKS,
@@ -22,6 +24,8 @@ from tiny import (
 )
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.export import Dim
+
+from cpvt_backbones.backbones import announce_sizes
 
 SMALL_PYRAMID = {**PYRAMID, 'depths': (1, 1, 1, 1)}
 # Of two encodings or layouts that one model combines, there is no model with each alone.
@@ -99,7 +103,6 @@ def test_compiled_training_step_has_the_same_gradients():
 
 
 def test_valid_sizes_are_seen_through_compile():
-    """As an argument, or as the attribute that the data preprocessors set."""
     model = multi_scale(arch=TWO_BLOCKS, position=POSITIONS['peg']).eval()
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
     sizes = [(96, 128), (64, 100)]
@@ -107,12 +110,57 @@ def test_valid_sizes_are_seen_through_compile():
     with torch.no_grad():
         expected = model(images, valid_sizes=sizes)
         assert not torch.allclose(expected[0], model(images)[0], atol=1e-3)
-        by_argument = compiled(images, valid_sizes=sizes)
-        images.valid_sizes = sizes
-        by_attribute = compiled(images)
-    for found in (by_argument, by_attribute):
+        found = compiled(images, valid_sizes=sizes)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize('whole_step', only(False, of=[False, True]))
+@torch._dynamo.config.patch(recompile_limit=3)
+def test_announced_sizes_are_seen_through_compile(whole_step):
+    """Batch after batch, padded or not, beyond the limit of compilations.
+
+    mmengine compiles the whole training step, with the data preprocessor that announces the sizes.
+    """
+    model = column(**ONE_BLOCK).eval()
+
+    def step(images, sizes):
+        announce_sizes(images, sizes)
+        return model(images)
+
+    torch.compiler.reset()
+    compiled = torch.compile(step if whole_step else model, backend='eager')
+    for index in range(6):
+        height = 64 + 4 * index
+        images, sizes = torch.randn(2, 3, height, 70), [(height, 70), (height, 70)]
+        if index != 2:
+            sizes[index % 2] = (40, 60 - index)
+        with torch.no_grad():
+            if whole_step:
+                found = compiled(images, sizes)
+            else:
+                announce_sizes(images, sizes)
+                found = compiled(images)
+            expected = model(images, valid_sizes=sizes)
         for ours, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    torch.compiler.reset()
+
+
+def test_a_program_of_one_graph_refuses_announced_sizes():
+    model = multi_scale(arch=TWO_BLOCKS).eval()
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend='eager')
+    images = torch.randn(2, 3, 64, 80)
+    compiled(images)
+    announce_sizes(images, [(64, 80), (48, 80)])
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(images)
+    model(images)
+    del images
+    gc.collect()  # the error holds the batch
+    compiled(torch.randn(2, 3, 64, 80))
+    torch.compiler.reset()
 
 
 # `make test` records these.

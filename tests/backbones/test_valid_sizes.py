@@ -111,17 +111,6 @@ def test_images_keep_their_places_whatever_the_order_of_sizes():
             torch.testing.assert_close(whole[:, :rows, :columns], alone[0], atol=1e-5, rtol=1e-5)
 
 
-def test_the_sizes_may_come_with_the_images():
-    model = column().eval()
-    images = torch.randn(2, 3, 40, 50)
-    sizes = [(40, 30), (20, 50)]
-    with torch.no_grad():
-        expected = model(images, sizes)
-        images.valid_sizes = sizes
-        assert torch.equal(model(images)[0], expected[0])
-        assert not torch.equal(model(images.clone())[0], expected[0])
-
-
 @pytest.mark.parametrize('kind', [torch.tensor, np.array, lambda sizes: [*map(np.array, sizes)]])
 def test_the_sizes_may_be_integers_of_a_tensor_or_an_array(kind):
     model, images = column().eval(), torch.randn(2, 3, 40, 50)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from tiny import COLUMN, build, column, randomise, retinanet
 
+from cpvt_backbones.backbones import announce_sizes
+
 PRETRAINED = {
     'deit': dict(position=[dict(type='Learned')]),
     'rope_vit': dict(
@@ -48,7 +50,7 @@ def losses(model):
         )
         samples.append(sample)
     images = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
-    images.valid_sizes = [(64, 96), (64, 80)]
+    announce_sizes(images, [(64, 96), (64, 80)])
     found = model.loss(images, samples)
     sum(sum(loss) for loss in found.values()).backward()
     return {name: torch.stack(list(loss)) for name, loss in found.items()}

@@ -23,6 +23,7 @@ EXAMPLES = {
     'analysis.complexity': ['complexity_against_size'],
     'analysis.image_size': ['TestSize', 'scale_test_images'],
     'analysis.resolution': ['good_sizes'],
+    'backbones.announced': ['announce_sizes', 'announced_sizes'],
     'backbones.archs': ['list_archs'],
     'backbones.base': ['Backbone.forward', 'Backbone.fuse', 'Backbone.get_layer_depth'],
     'backbones.cpvt': ['CPVT'],

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from cpvt_backbones.backbones import announce_sizes, announced_sizes
 from cpvt_backbones.inference import Inferencer, ToolboxPredictor
 from cpvt_backbones.inference.predictors import choose_dtype, reduce_precision
 from cpvt_backbones.layers import blocked_attention
@@ -71,13 +72,13 @@ def test_what_stays_in_float32():
     reduce_precision(model, torch.bfloat16)
     assert model.backbone[1].running_var.dtype == model.backbone[1].weight.dtype == torch.float32
     images = torch.randn(2, 3, 5, 5)
-    images.valid_sizes = [(5, 4), (5, 5)]
+    announce_sizes(images, [(5, 4), (5, 5)])
     model.backbone.register_forward_hook(
-        lambda _, inputs, output: seen.update(sizes=inputs[0].valid_sizes)
+        lambda _, inputs, output: seen.update(sizes=announced_sizes(inputs[0]))
     )
     assert model(images).dtype == torch.float32
     assert seen['backbone'] == (torch.bfloat16, torch.bfloat16)
-    assert seen['sizes'] == images.valid_sizes
+    assert seen['sizes'] == [(5, 4), (5, 5)]
 
 
 @pytest.fixture

@@ -5,9 +5,7 @@ runner_type = 'FlexibleRunner'
 strategy = dict(
     type='DeepSpeedStrategy',
     bf16=dict(enabled=True),
-    inputs_to_half=[
-        'inputs'
-    ],  # and valid_sizes, which hang on them, are lost: padded cells count as image
+    inputs_to_half=['inputs'],
     zero_optimization=dict(
         stage=2,
         allgather_partitions=True,
