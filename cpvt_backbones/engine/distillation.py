@@ -17,6 +17,8 @@ from mmpretrain.registry import MODELS as MMPRETRAIN_MODELS
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
+from cpvt_backbones.backbones import announced_sizes
+from cpvt_backbones.backbones.padded import features_of_sizes
 from cpvt_backbones.checkpoints import CheckpointError, classes_of, load_weights
 from cpvt_backbones.checks import check_fraction, check_int, list_of_dicts
 from cpvt_backbones.errors import InputError
@@ -206,9 +208,16 @@ class HardDistillation(ImageClassifier):
         """Classes (B,) that the teacher predicts.
 
         Args:
-            images: (B, 3, H, W), normalised for the student.
+            images: (B, 3, H, W), normalised for the student. Of a padded batch, the teacher sees
+                each image without its padding.
         """
-        scores = self.teacher.to(images.device)(self._for_teacher(images), mode='tensor')
+        sizes = announced_sizes(images)
+        if sizes is None:
+            scores = self._teacher_scores(images)
+        else:
+            (scores,) = features_of_sizes(
+                lambda part: (self._teacher_scores(part),), images, sizes, None
+            )
         if self.teacher_classes is not None:
             scores = scores[:, self.teacher_classes]
         classes = self.head.num_classes
@@ -216,6 +225,10 @@ class HardDistillation(ImageClassifier):
             found = f'got {scores.shape[1]}; teacher_classes selects among them'
             raise InputError(f'teacher must know the {classes} classes of the student, {found}')
         return scores.argmax(dim=1)
+
+    def _teacher_scores(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.teacher.to(images.device)(self._for_teacher(images), mode='tensor')
+        return scores
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample]) -> dict[str, Tensor]:
         """Compute the two losses of a batch.

@@ -15,6 +15,7 @@ from mmengine.registry import MODELS, init_default_scope  # noqa: E402
 from mmpretrain.models.heads import DeiTClsHead  # noqa: E402
 from mmpretrain.structures import DataSample  # noqa: E402
 
+from cpvt_backbones.backbones import announce_sizes  # noqa: E402
 from cpvt_backbones.engine.distillation import DistillationHead  # noqa: E402
 
 CLASSES = 3
@@ -130,6 +131,24 @@ def test_a_timm_model_says_how_it_normalises_if_the_config_does_not(timm_teacher
     mean, std = (torch.tensor(values[key])[:, None, None] for key in ('mean', 'std'))
     scale = 1 if own else 255
     assert max_difference(seen[0], (pixels.flip(1) / scale - mean) / std) <= 1e-5
+
+
+@pytest.mark.parametrize('size', [None, 20])
+def test_the_teacher_sees_no_padding(mm_teacher, size):
+    """Each image of a padded batch gets the teacher's label that it has alone."""
+    model = student(mm_teacher, teacher_size=size)
+    batch = torch.randn(3, 3, 40, 33)
+    sizes = [(40, 20), (16, 33), (40, 20)]
+    alone = [image[None, :, :h, :w] for image, (h, w) in zip(batch, sizes, strict=True)]
+    wanted = torch.cat([model.teacher_labels(image) for image in alone])
+    scores = torch.cat([model._teacher_scores(image) for image in alone])
+    assert not torch.allclose(model._teacher_scores(batch), scores, atol=1e-3)
+    announce_sizes(batch, sizes)
+    assert torch.equal(model.teacher_labels(batch), wanted)
+    seen = seen_by(model.teacher)
+    model.loss(batch, samples([0, 1, 2]))
+    side = (20, 20)
+    assert [tuple(one.shape[2:]) for one in seen] == ([side] * 2 if size else sizes[:2])
 
 
 def test_teacher_size(timm_teacher):
