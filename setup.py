@@ -27,7 +27,7 @@ EXTRAS = {
         'onedl-mmpretrain==1.3.6',
         'timm>=1.0.3',
     ],  # timm: the teachers of the distillation recipes
-    'infer': ['sahi>=0.12', 'shapely>=2', 'rich', 'pycocotools'],
+    'infer': ['shapely>=2', 'rich', 'pycocotools'],
     'large': ['rasterio>=1.3'],  # images read by windows
     'analysis': ['matplotlib', 'rich'],
     'export': ['onnx', 'onnxscript', 'onnxruntime', 'rich'],

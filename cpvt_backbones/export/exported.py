@@ -127,6 +127,8 @@ class ExportedModel:
         sizes, stored = self.metadata.get('sizes'), self.metadata.get('value_range')
         self.sizes: GoodSizes | None = GoodSizes(**sizes) if sizes else None
         self.value_range: ValueRange | None = ValueRange(**stored) if stored else None
+        self.nms_threshold: float | None = self.metadata.get('iou_threshold')
+        self.align_corners: bool = self.metadata.get('align_corners', False)
         self.fingerprint: str = sha256_of(path) + runtime.removeprefix(RUNTIMES[0])
 
     def run(self, images: np.ndarray) -> dict[str, np.ndarray]:

@@ -248,7 +248,9 @@ class ClassMaps(ExportGraph):
 
     @property
     def settings(self) -> dict[str, Any]:
-        settings = super().settings | dict(num_channels=self.model.out_channels)
+        settings = super().settings | dict(
+            num_channels=self.model.out_channels, align_corners=bool(self.model.align_corners)
+        )
         if self.model.out_channels == 1:
             settings['threshold'] = self.model.decode_head.threshold
         return settings

@@ -78,6 +78,8 @@ _ACCEPTED: dict[str, Callable[[Any], bool]] = dict(
     std=lambda value: isinstance(value, list) and all(map(is_number, value)),
     threshold=is_number,
     mask_threshold=is_number,
+    iou_threshold=is_number,
+    align_corners=lambda value: isinstance(value, bool),
     num_channels=is_int,
     in_channels=is_int,
 )

@@ -205,8 +205,8 @@ class Inferencer(FromCheckpoint):
         self.outside: int = 0
         self._saw_dark = False
         self.sizing: Sizing = Sizing(scale, predictor, max_pixels)
-        if predictor.task == 'detection' and not (find_spec('sahi') and find_spec('shapely')):
-            need = "a detector's tiles need sahi and shapely: pip install sahi shapely"
+        if predictor.task == 'detection' and not find_spec('shapely'):
+            need = "a detector's tiles need shapely: pip install shapely"
             _warn(f'images of more than {max_pixels} pixels will fail: {need}')
 
     @property

@@ -16,6 +16,7 @@ from cpvt_backbones.errors import InputError
 from .images import ImageError
 from .predictors import Predictor
 from .tiles import (
+    SAME_OBJECT,
     Block,
     Bounds,
     blend_tiles,
@@ -129,7 +130,13 @@ def predict_tiled(
         tile = (columns[0], rows[0], columns[1], rows[1])
         tiles.append(np.tile(tile, (len(part.boxes), 1)))
         outputs.append(dict(scores=output['scores']))
-    merged = _merge(parts, np.concatenate(tiles), height=height, width=width)
+    merged = _merge(
+        parts,
+        np.concatenate(tiles),
+        height=height,
+        width=width,
+        threshold=getattr(predictor, 'nms_threshold', None) or SAME_OBJECT,
+    )
     return _detection(predictor, merged, loaded), _highest(outputs)
 
 
@@ -201,7 +208,13 @@ def _segmentation(
     def blocks() -> Iterator[Block]:
         for top in range(0, height, step):
             rows = top, min(top + step, height)
-            band = resize_logits(logits, rows, height=height, width=width)
+            band = resize_logits(
+                logits,
+                rows,
+                height=height,
+                width=width,
+                align_corners=getattr(predictor, 'align_corners', False),
+            )
             yield rows, (0, width), _to_classes(predictor, band)
 
     return _class_map(blocks(), loaded)
@@ -260,21 +273,32 @@ def _nearest(length: int, resized: int) -> np.ndarray:
     return (2 * np.arange(resized) + 1) * length // (2 * resized)
 
 
-def resize_logits(logits: Tensor, rows: tuple[int, int], *, height: int, width: int) -> Tensor:
-    """Resize logits (C, h, w) bilinearly (``align_corners=False``).
+def resize_logits(
+    logits: Tensor,
+    rows: tuple[int, int],
+    *,
+    height: int,
+    width: int,
+    align_corners: bool = False,
+) -> Tensor:
+    """Resize logits (C, h, w) bilinearly, as ``torch.nn.functional.interpolate`` does.
 
     Return the given rows of (C, height, width).
     """
     if logits.shape[1:] == (height, width):
         return logits[:, slice(*rows)]
-    positions = (torch.arange(*rows, device=logits.device) + 0.5) * (logits.shape[1] / height) - 0.5
+    positions = torch.arange(*rows, device=logits.device, dtype=torch.float32)
+    if align_corners:
+        positions = positions * ((logits.shape[1] - 1) / max(1, height - 1))
+    else:
+        positions = (positions + 0.5) * (logits.shape[1] / height) - 0.5
     positions = positions.clamp(0, logits.shape[1] - 1)
     above = positions.floor().long()
     below = (above + 1).clamp(max=logits.shape[1] - 1)
     share = (positions - above)[:, None]
     band = logits[:, above].float() * (1 - share) + logits[:, below].float() * share
     size = band.shape[1], width
-    return functional.interpolate(band[None], size, mode='bilinear', align_corners=False)[0]
+    return functional.interpolate(band[None], size, mode='bilinear', align_corners=align_corners)[0]
 
 
 # -- the class of an image
@@ -334,13 +358,15 @@ def _extent(mask: np.ndarray, *, axis: int) -> tuple[int, int]:
     return (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
 
 
-def _merge(parts: list[_Found], tiles: np.ndarray, *, height: int, width: int) -> _Found:
+def _merge(
+    parts: list[_Found], tiles: np.ndarray, *, height: int, width: int, threshold: float
+) -> _Found:
     """Merge the boxes of the tiles of an image; ``tiles`` (N, 4) has that of each box."""
     boxes = np.concatenate([part.boxes for part in parts])
     scores = np.concatenate([part.scores for part in parts])
     labels = np.concatenate([part.labels for part in parts])
     cut = is_cut(boxes, tiles, height=height, width=width)
-    groups = merge_groups(boxes, scores, labels, cut, tiles)
+    groups = merge_groups(boxes, scores, labels, cut, tiles, threshold=threshold)
     best = [group[0] for group in groups]
     masks = None
     if parts[0].masks is not None:

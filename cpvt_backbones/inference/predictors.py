@@ -75,6 +75,9 @@ class Predictor(Protocol):
             the size.
         sizes (GoodSizes | None): Optional; the sizes at which the model is good.
         value_range (ValueRange | None): Optional; the range by which files are read.
+        nms_threshold (float | None): Optional; IoU of the detector's own non-maximum suppression,
+            by which boxes of overlapping tiles are merged, too.
+        align_corners (bool): Optional; how a segmentor's class maps are resized, as its head does.
     """
 
     task: str
@@ -191,6 +194,8 @@ class ToolboxPredictor(FromCheckpoint):
         self.classes: Sequence[str] | None = named
         with naming_file(file):
             self.palette: Sequence[Sequence[int]] | None = _palette_of(meta, metainfo)
+        self.nms_threshold: float | None = nms_threshold(self.model)
+        self.align_corners: bool = bool(getattr(self.model, 'align_corners', False))
         if self.dtype != 'float32':
             reduce_precision(self.model, getattr(torch, self.dtype))
 
@@ -229,6 +234,17 @@ class ToolboxPredictor(FromCheckpoint):
         if self._scope == 'mmdet':
             _, batch = batch  # the images, and what the model takes
         return self._inferencer.forward(batch)
+
+
+def nms_threshold(model: Any) -> float | None:
+    """IoU of the non-maximum suppression of mmdet's detectors; ``None`` for others."""
+    settings = getattr(model, 'test_cfg', None) or {}
+    for part in (settings.get('rcnn'), settings):
+        nms = part.get('nms') if isinstance(part, Mapping) else None
+        found = nms.get('iou_threshold') if isinstance(nms, Mapping) else None
+        if isinstance(found, (int, float)):
+            return float(found)
+    return None
 
 
 def _config_of(checkpoint: str | os.PathLike[str]) -> Path:

@@ -2,7 +2,7 @@
 outputs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,7 +14,8 @@ from torch import Tensor
 from cpvt_backbones.checks import check_int
 from cpvt_backbones.errors import InputError
 
-# minimum IoU of two boxes of one object; of two parts, within the area that both tiles cover
+# Minimum IoU of two boxes of one object, of a detector without non-maximum suppression; of two
+# parts, within the area that both tiles cover.
 SAME_OBJECT = 0.5
 PART_OF = 0.5  # minimum share of a part's area inside the box that it belongs to
 CUT_MARGIN = 8  # px; a box that ends nearer to a cut may be a part
@@ -194,34 +195,40 @@ def is_cut(boxes: np.ndarray, tiles: np.ndarray, *, height: int, width: int) -> 
 
 
 def merge_groups(
-    boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray, cut: np.ndarray, tiles: np.ndarray
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    labels: np.ndarray,
+    cut: np.ndarray,
+    tiles: np.ndarray,
+    *,
+    threshold: float = SAME_OBJECT,
 ) -> list[list[int]]:
     """Group the boxes of overlapping tiles by object: indices, best first; the best object first.
 
-    Of the uncut boxes of an object the best is kept. Parts inside it are dropped. Parts of an
-    object without uncut box are joined. Boxes of different classes are different objects. ``boxes``
-    and ``tiles``, each box's tile, are (N, 4), x1, y1, x2, y2 in px of the image; ``scores``,
-    ``labels`` and ``cut`` (from :func:`is_cut`) are (N,).
-    """
-    from sahi.postprocess.combine import batched_nms
+    Only boxes of different tiles compete: those of one tile are different objects, because the
+    detector kept both. Of the uncut boxes of an object, one for each tile that shows it, the best
+    is kept. Parts inside it are dropped. Parts of an object without uncut box are joined. Boxes of
+    different classes are different objects.
 
+    Args:
+        boxes: (N, 4), x1, y1, x2, y2 in px of the image.
+        scores: (N,).
+        labels: (N,).
+        cut: (N,) bool, from :func:`is_cut`.
+        tiles: (N, 4), each box's tile.
+        threshold: Minimum IoU of two boxes of one object. That of the detector's own
+            non-maximum suppression gives what it would give for the whole image.
+    """
     whole, parts = np.flatnonzero(~cut), np.flatnonzero(cut)
-    candidates = np.column_stack((boxes, scores, labels)).astype(np.float64)
-    whole = whole[batched_nms(candidates[whole], 'IOU', SAME_OBJECT)]
-    parts = parts[~_are_inside(boxes[parts], labels[parts], boxes[whole], labels[whole])]
-    joined: list[list[int]] = []
-    singles: list[int] = []
-    for group in _join_parts(boxes[parts], labels[parts], tiles[parts]):
-        members = parts[group].tolist()
-        if len(members) > 1:
-            joined.append(members)
-        else:
-            singles += members
-    alone = np.array(singles, int)
-    labels_joined = labels[[group[0] for group in joined]]
-    inside = _are_inside(boxes[alone], labels[alone], bounding_boxes(boxes, joined), labels_joined)
-    groups = [sorted(group, key=lambda i: -scores[i]) for group in joined]
-    groups += [[int(i)] for i in (*whole, *alone[~inside])]
+    objects = _group(whole, _same_boxes(boxes, whole, threshold), labels, tiles)
+    groups = [[max(group, key=lambda i: scores[i])] for group in objects]
+    parts = parts[~_are_inside(parts, objects, boxes, labels, tiles)]
+    joined = _group(parts, _same_parts(boxes, tiles, parts), labels, tiles)
+    alone = np.array([group[0] for group in joined if len(group) == 1], int)
+    joined = [group for group in joined if len(group) > 1]
+    alone = alone[~_are_inside(alone, joined, boxes, labels, tiles, as_one=True)]
+    groups += [sorted(group, key=lambda i: -scores[i]) for group in joined]
+    groups += [[int(i)] for i in alone]
     return sorted(groups, key=lambda group: -scores[group[0]])
 
 
@@ -231,20 +238,49 @@ def bounding_boxes(boxes: np.ndarray, groups: list[list[int]]) -> np.ndarray:
     return np.array(corners, np.float32).reshape(-1, 4)
 
 
-def _join_parts(boxes: np.ndarray, labels: np.ndarray, tiles: np.ndarray) -> list[list[int]]:
-    """Group parts by IoU within the area that both tiles cover, best pair first.
+def _same_boxes(
+    boxes: np.ndarray, members: np.ndarray, threshold: float
+) -> Iterator[tuple[int, int]]:
+    """Pairs of uncut boxes that may be one object, the best first: by IoU."""
+    a, b = members[_touching_pairs(boxes[members], boxes[members])]
+    return _best_first(a, b, boxes[a], boxes[b], threshold)
 
-    A group has one part of a tile.
+
+def _same_parts(
+    boxes: np.ndarray, tiles: np.ndarray, members: np.ndarray
+) -> Iterator[tuple[int, int]]:
+    """Pairs of parts that may be one object, the best first: by IoU within the area that both tiles
+    cover.
     """
-    a, b = _touching_pairs(boxes, boxes)
+    a, b = members[_touching_pairs(boxes[members], boxes[members])]
     covered = _intersect(tiles[a], tiles[b])
     seen_a, seen_b = _intersect(boxes[a], covered), _intersect(boxes[b], covered)
-    shared = _area(_intersect(seen_a, seen_b))
-    agreement = shared / np.maximum(_area(seen_a) + _area(seen_b) - shared, 1e-9)
-    groups = {i: [i] for i in range(len(boxes))}
+    return _best_first(a, b, seen_a, seen_b, SAME_OBJECT)
+
+
+def _best_first(
+    a: np.ndarray, b: np.ndarray, boxes_a: np.ndarray, boxes_b: np.ndarray, threshold: float
+) -> Iterator[tuple[int, int]]:
+    """Pairs of indices whose boxes have an IoU of at least ``threshold``, the highest first."""
+    shared = _area(_intersect(boxes_a, boxes_b))
+    agreement = shared / np.maximum(_area(boxes_a) + _area(boxes_b) - shared, 1e-9)
     for pair in np.argsort(-agreement, kind='stable'):
-        i, j = int(a[pair]), int(b[pair])
-        if agreement[pair] < SAME_OBJECT or labels[i] != labels[j] or groups[i] is groups[j]:
+        if agreement[pair] < threshold:
+            return
+        if a[pair] < b[pair]:  # each pair comes twice
+            yield int(a[pair]), int(b[pair])
+
+
+def _group(
+    members: np.ndarray,
+    pairs: Iterable[tuple[int, int]],
+    labels: np.ndarray,
+    tiles: np.ndarray,
+) -> list[list[int]]:
+    """Group boxes by object, at most one of each tile."""
+    groups = {int(i): [int(i)] for i in members}
+    for i, j in pairs:
+        if labels[i] != labels[j] or groups[i] is groups[j]:
             continue
         seen_by = [tuple(tiles[k]) for k in groups[i] + groups[j]]
         if len(set(seen_by)) == len(seen_by):
@@ -254,14 +290,35 @@ def _join_parts(boxes: np.ndarray, labels: np.ndarray, tiles: np.ndarray) -> lis
 
 
 def _are_inside(
-    parts: np.ndarray, part_labels: np.ndarray, boxes: np.ndarray, labels: np.ndarray
+    parts: np.ndarray,
+    objects: list[list[int]],
+    boxes: np.ndarray,
+    labels: np.ndarray,
+    tiles: np.ndarray,
+    *,
+    as_one: bool = False,
 ) -> np.ndarray:
-    """Select, (N,) bool, the parts that are inside one of ``boxes`` of their class."""
-    part, box = _touching_pairs(parts, boxes)
-    shared = _area(_intersect(parts[part], boxes[box]))
-    hits = shared >= PART_OF * _area(parts[part])
-    same_class = part_labels[part] == labels[box]
-    return np.isin(np.arange(len(parts)), part[hits & same_class])
+    """Select, (N,) bool, the parts that are inside an object of their class.
+
+    Not inside is a part of a tile that has its own box of the object. ``as_one`` takes the box that
+    encloses the object's boxes, in place of each.
+    """
+    if as_one:
+        owners = np.arange(len(objects))
+        outer, outer_labels = bounding_boxes(boxes, objects), labels[[one[0] for one in objects]]
+    else:
+        owners = np.repeat(np.arange(len(objects)), [len(one) for one in objects])
+        every = np.array([i for one in objects for i in one], int)
+        outer, outer_labels = boxes[every], labels[every]
+    part, box = _touching_pairs(boxes[parts], outer)
+    shared = _area(_intersect(boxes[parts][part], outer[box]))
+    hits = shared >= PART_OF * _area(boxes[parts][part])
+    hits &= labels[parts][part] == outer_labels[box]
+    seen_by = [{tuple(tiles[i]) for i in one} for one in objects]
+    inside = np.zeros(len(parts), bool)
+    for i, owner in zip(part[hits], owners[box[hits]], strict=True):
+        inside[i] |= tuple(tiles[parts[i]]) not in seen_by[owner]
+    return inside
 
 
 def _intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:

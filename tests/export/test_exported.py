@@ -67,6 +67,7 @@ def test_images_of_any_sizes_in_one_call(files):
     assert metadata['mean'] == pytest.approx([123.675, 116.28, 103.53])
     assert metadata['flip_channels']
     assert (metadata['iou_threshold'], metadata['max_per_img']) == (0.5, 30)
+    assert exported.nms_threshold == 0.5
     toolbox = Toolbox(one_level_detector())
     for image, found in zip(PHOTOS, exported.predict(PHOTOS), strict=True):
         (expected,) = toolbox.predict([image])

@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from local_models import BlockDetector, LocalSegmentor
 from mmengine.config import ConfigDict
 from mmengine.runner import save_checkpoint
 from tiny import max_difference
+from toolbox_models import write_model
 
 from cpvt_backbones import weights as shipped
 from cpvt_backbones.checkpoints import write_checkpoint
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
 from cpvt_backbones.inference.predictions import resize_logits
+from cpvt_backbones.inference.predictors import nms_threshold
 from cpvt_backbones.inference.sizes import fit
 
 SIZES = [(40, 56), (33, 20), (40, 56), (56, 40), (33, 20), (40, 56), (1, 1), (40, 56)]
@@ -171,6 +174,37 @@ def test_a_large_image_is_tiled(predictor, forwards):
         boxes = np.array(result.prediction['boxes'])
         assert boxes[:, 2].max() > 150 and boxes[:, 3].max() > 100
         assert (boxes >= 0).all() and (boxes <= [200, 150, 200, 150]).all()
+
+
+@pytest.mark.parametrize('align_corners', [False, True])
+def test_class_maps_are_those_of_mmseg(align_corners, tmp_path):
+    """Images that the test pipeline resizes, by the head's ``align_corners``."""
+    apis = pytest.importorskip('mmseg.apis')
+    cfg, checkpoint = write_model('mmseg', tmp_path)
+    cfg.model.decode_head.align_corners = align_corners
+    cfg.test_pipeline = cfg.test_dataloader.dataset.pipeline
+    theirs = apis.init_model(copy.deepcopy(cfg), str(checkpoint), device='cpu')
+    inferencer = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu')
+    assert inferencer.predictor.align_corners == align_corners
+    for image in images([(97, 61), (32, 48), (211, 300)]):
+        found = inferencer(image)[0]['seg_map']
+        expected = apis.inference_model(theirs, image).pred_sem_seg.data[0].numpy()
+        assert len(np.unique(expected)) > 1
+        assert (found != expected).sum() <= 1e-4 * found.size  # ties of two classes
+
+
+def test_the_threshold_of_a_detectors_suppression_is_known():
+    """mmdet's settings of each kind of detector."""
+    for test_cfg, expected in (
+        (dict(nms=dict(type='nms', iou_threshold=0.6)), 0.6),
+        (dict(rpn=dict(nms=dict(iou_threshold=0.7)), rcnn=dict(nms=dict(iou_threshold=0.5))), 0.5),
+        (dict(nms=dict(type='soft_nms', iou_threshold=0.4, min_score=0.05)), 0.4),
+        (dict(max_per_img=100), None),  # DETR
+        (dict(), None),
+        (None, None),
+    ):
+        assert nms_threshold(SimpleNamespace(test_cfg=test_cfg)) == expected
+    assert nms_threshold(SimpleNamespace()) is None
 
 
 @pytest.mark.parametrize('size', [(97, 61), (300, 200)])

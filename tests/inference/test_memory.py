@@ -19,7 +19,7 @@ def test_memory_of_a_tiled_image(tmp_path):
     script = f"""
     import json, sys
     sys.path.insert(0, {str(Path(__file__).parent)!r})
-    import sahi.slicing, torch
+    import shapely, torch
     from PIL import Image
     from local_models import LocalSegmentor
     from cpvt_backbones.inference import Inferencer

@@ -27,7 +27,7 @@ from cpvt_backbones.inference.tiles import (
     tile_order,
 )
 
-pytest.importorskip('sahi')
+pytest.importorskip('shapely')
 sides = st.integers(1, 150)
 
 
@@ -184,6 +184,7 @@ def test_merge_groups():
     tiles = np.zeros((10, 4))
     tiles[left], tiles[right] = (0, 0, 90, 60), (84, 0, 240, 60)
     tiles[4:6] = (0, 0, 56, 60), (57, 0, 147, 60)
+    tiles[1] = (0, 0, 48, 60)
     assert merge_groups(boxes, scores, labels, cut, tiles) == [[1], [2], [3], [7, 6], [8], [9]]
     none = np.zeros(0)
     assert merge_groups(boxes[:0], none, none.astype(int), none.astype(bool), tiles[:0]) == []
@@ -202,8 +203,95 @@ def test_parts_of_parts_are_one_object():
         [0, 3, 2, 1],
         [4],
     ]
-    boxes[4] = 37, 0, 40, 10  # in the tile of another part, and inside the joined box
-    assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [[0, 3, 2, 1]]
+    boxes[4] = 37, 0, 40, 10  # beside another part of the joined box, in one tile
+    assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [
+        [0, 3, 2, 1],
+        [4],
+    ]
+    tiles[4] = 37, 0, 77, 40  # whose tile has no other part of it
+    assert merge_groups(boxes, scores, np.zeros(5, int), np.ones(5, bool), tiles) == [
+        [0, 3, 4, 2, 1]
+    ]
+
+
+def merged(boxes, scores, tiles, *, cut=None, labels=None, threshold=0.5):
+    count = len(boxes)
+    return merge_groups(
+        np.array(boxes, np.float32),
+        np.array(scores, float),
+        np.zeros(count, int) if labels is None else np.array(labels),
+        np.zeros(count, bool) if cut is None else np.array(cut),
+        np.array(tiles),
+        threshold=threshold,
+    )
+
+
+LEFT, RIGHT = (0, 0, 640, 640), (500, 0, 1140, 640)
+PAIR = [10, 10, 60, 60], [20, 10, 70, 60]  # IoU 0.67
+
+
+def test_boxes_of_one_tile_do_not_compete():
+    """The detector kept both: two objects that overlap."""
+    assert merged(PAIR, [0.9, 0.8], [LEFT, LEFT]) == [[0], [1]]
+    assert merged(PAIR, [0.9, 0.8], [LEFT, RIGHT]) == [[0]]
+    assert merged(PAIR, [0.9, 0.8], [LEFT, RIGHT], labels=[0, 1]) == [[0], [1]]
+    # One of them ends at the edge of the tile, inside the other.
+    boxes = [500, 10, 640, 60], [600, 10, 640, 60]
+    cut = [False, True]
+    assert merged(boxes, [0.9, 0.8], [LEFT, LEFT], cut=cut) == [[0], [1]]
+    assert merged(boxes, [0.9, 0.8], [RIGHT, LEFT], cut=cut) == [[0]]
+    # Both tiles see the larger: the smaller is beside it in the first.
+    boxes = [*boxes, [501, 10, 641, 60]]
+    cut = [False, True, False]
+    assert merged(boxes, [0.9, 0.8, 0.95], [LEFT, LEFT, RIGHT], cut=cut) == [[2], [1]]
+
+
+@pytest.mark.parametrize('scores', [*itertools.permutations([0.9, 0.8, 0.7, 0.6])])
+def test_overlapping_objects_of_two_tiles_stay_two(scores):
+    """Each tile has both, a px apart; a box stands for one box of another tile, the nearest."""
+    boxes = np.array([*PAIR, *np.array(PAIR) + 1]) + [500, 0, 500, 0]
+    found = merged(boxes, scores, [LEFT, LEFT, RIGHT, RIGHT])
+    best = {max(pair, key=lambda i: scores[i]) for pair in ((0, 2), (1, 3))}
+    assert {i for group in found for i in group} == best
+    # The second tile has one of them.
+    found = merged(boxes[:3], scores[:3], [LEFT, LEFT, RIGHT])
+    assert sorted(i for (i,) in found) == sorted([max((0, 2), key=lambda i: scores[i]), 1])
+
+
+def test_the_threshold_is_that_of_the_detector():
+    for threshold, count in ((0.5, 1), (0.66, 1), (0.67, 2), (0.9, 2)):
+        assert len(merged(PAIR, [0.9, 0.8], [LEFT, RIGHT], threshold=threshold)) == count
+
+
+def test_one_object_in_four_tiles():
+    box = np.array([50, 50, 60, 60])
+    tiles = [(x, y, x + 64, y + 64) for x in (0, 40) for y in (0, 40)]
+    boxes = [box + shift for shift in (0, 1, -1, 0)]
+    assert merged(boxes, [0.6, 0.9, 0.7, 0.8], tiles) == [[1]]
+
+
+class Overlapping(BlockDetector):
+    """Finds each rectangle twice, shifted: as a detector of crowds, which removes no overlaps."""
+
+    nms_threshold = None
+
+    def predict(self, images):
+        predictions = super().predict(images)
+        for one in predictions:
+            one['boxes'] = np.concatenate([one['boxes'], one['boxes'] + [0, 0, 3, 3]])
+            one['labels'] = np.tile(one['labels'], 2)
+            one['scores'] = np.concatenate([one['scores'], one['scores'] - 0.1])
+        return predictions
+
+
+def test_objects_that_a_tile_shows_are_all_kept():
+    """All content in the first of two tiles: as many boxes as untiled."""
+    image, _ = blocks((64, 60))
+    image = np.pad(image, ((0, 0), (0, 60), (0, 0)))
+    untiled = Inferencer(predictor=Overlapping())(image)[0]
+    options = dict(max_pixels=64 * 64, tile_size=64, overlap=8)
+    tiled = Inferencer(predictor=Overlapping(), **options)(image)[0]
+    assert sorted(tiled['boxes']) == sorted(untiled['boxes']) and len(tiled['boxes']) >= 4
 
 
 def test_a_small_object_does_not_hide_a_large_one():

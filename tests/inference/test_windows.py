@@ -22,7 +22,7 @@ from cpvt_backbones.inference.sizes import Resized
 from cpvt_backbones.value_range import ValueRange
 
 rasterio = pytest.importorskip('rasterio')
-pytest.importorskip('sahi')
+pytest.importorskip('shapely')
 BOUNDS = dict(max_pixels=64 * 64 * 2, tile_size=64, overlap=20)
 TRANSFORM = (10.0, 0.0, 500000.0, 0.0, -10.0, 5000000.0)
 
