@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from cpvt_backbones.inference.drawing import (
 )
 from cpvt_backbones.inference.images import read_image
 from cpvt_backbones.inference.windows import no_class
-from cpvt_backbones.toolboxes import find_toolbox
+from cpvt_backbones.toolboxes import dicts_of, find_toolbox
 
 from .matching import match
 
@@ -64,9 +65,44 @@ def draw_worst(cfg: Config, file: str | PathLike[str], *, count: int = COUNT) ->
         cfg: From :func:`read_config`, for :func:`.engine.launch.test`.
         file: The picture, a JPEG.
         count: Number of images.
+
+    Raises:
+        ValueError: The picture cannot be written there, or would be an image of the data.
     """
+    _check_file(cfg, Path(file))
     hook = dict(type='WorstImagesHook', file=fspath(file), task=find_toolbox(cfg).task, count=count)
     cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
+
+
+def _check_file(cfg: Config, file: Path) -> None:
+    """Refuse a picture that cannot be written, before a test of hours begins."""
+    for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        for part in dicts_of(cfg.get(loader) or {}):
+            for folder in _listed_folders(part):
+                if file.resolve().is_relative_to(folder.resolve()):
+                    raise InputError(
+                        f'worst: {str(file)!r} is in {str(folder)!r}, whose files are the images of'
+                        f' {loader}: name another folder'
+                    )
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=file.parent):
+            pass
+        if file.is_dir():
+            raise IsADirectoryError('it is a folder')
+    except OSError as error:
+        raise InputError(f'worst: {str(file)!r} cannot be written: {error}') from error
+
+
+def _listed_folders(options: Mapping[str, Any]) -> Iterator[Path]:
+    """Folders of a data set's config that are searched for images, because no file lists them."""
+    root, prefix = options.get('data_root'), options.get('data_prefix')
+    if not (root or prefix) or options.get('ann_file') or 'type' not in options:
+        return
+    parts = [*prefix.values()] if isinstance(prefix, Mapping) else [prefix or '']
+    for part in parts:
+        if isinstance(part, str):
+            yield Path(root or '', part)
 
 
 @HOOKS.register_module()
@@ -122,6 +158,17 @@ class WorstImagesHook(Hook):
         every = [one for part in all_gather_object(self._worst) for one in part]
         if not is_main_process() or not every:
             return
+        try:
+            self._write(every)
+        except Exception as error:  # whatever it is: the metrics are worth more than a picture
+            reason = ' '.join(f'{type(error).__name__}: {error}'.split())
+            runner.logger.warning(f'{self._file} was not written: {reason}')
+            return
+        runner.logger.info(
+            f'images with the lowest scores, labels left, predictions right: {self._file}'
+        )
+
+    def _write(self, every: Sequence[Judged]) -> None:
         worst = {one.path: one for one in sorted(every, key=lambda one: one.score)}
         pictures = [
             picture for one in [*worst.values()][: self._count] for picture in self._draw(one)
@@ -129,9 +176,6 @@ class WorstImagesHook(Hook):
         with atomic_write(self._file) as stream:
             sheet = contact_sheet(pictures)
             sheet.save(stream, format='JPEG', quality=QUALITY, subsampling=0)
-        runner.logger.info(
-            f'images with the lowest scores, labels left, predictions right: {self._file}'
-        )
 
     def _draw(self, one: Judged) -> Iterator[tuple[np.ndarray, str]]:
         """Two pictures: the labels, and the prediction."""

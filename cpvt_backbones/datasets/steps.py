@@ -211,8 +211,12 @@ def _prepare(request: Request, pretrained: Pretrained | None) -> tuple[Settings,
         settings.remarks.append(_about_normalisation(normalisation))
     settings.fields |= fields_of(request.task, value_range, normalisation)
     picture = request.folder / 'sheet.jpg'
-    sheet = write_sheet(request.task, texts, picture, value_range=value_range)
-    settings.remarks.append(f'images with their labels, to look at before training: {sheet}')
+    try:
+        sheet = write_sheet(request.task, texts, picture, value_range=value_range)
+        remark = f'images with their labels, to look at before training: {sheet}'
+    except OSError as error:  # a picture is no reason to end
+        remark = f'images with their labels were not drawn: {error}'
+    settings.remarks.append(remark)
     numbered = [f'{i} {name}' for i, name in enumerate(settings.classes) if not can_draw(name)]
     if numbered:
         more = ', ...' if len(numbered) > SHOWN else ''

@@ -35,11 +35,12 @@ class DecodedDataset(CustomDataset):
     mmpretrain.
 
     Args:
-        cache_dir: Folder of the array; ``None`` for ``<data_root>/.decoded``.
+        cache_dir: Folder of the array, outside of the images: mmpretrain takes each folder among
+            them for a class. ``None`` for ``decoded`` in the folder of ``torch.hub.get_dir()``.
         kwargs: Arguments of ``CustomDataset``.
 
     Raises:
-        ValueError: Two images differ in size.
+        ValueError: Two images differ in size, or ``cache_dir`` is among the images.
 
     Examples:
         ```python
@@ -61,17 +62,23 @@ class DecodedDataset(CustomDataset):
     """
 
     def __init__(self, *, cache_dir: str | None = None, **kwargs: Any) -> None:
-        self.cache_dir = cache_dir
+        self.cache_dir = Path(cache_dir or Path(torch.hub.get_dir(), 'decoded'))
         super().__init__(**kwargs)
 
     def full_init(self) -> None:
         """List the images and decode them."""
         if self._fully_initialized:
             return
+        images = Path(self.img_prefix or self.data_root or '.')
+        if not self.ann_file and self.cache_dir.resolve().is_relative_to(images.resolve()):
+            raise InputError(
+                f'cache_dir must be outside of {str(images)!r}, whose folders are classes, got'
+                f' {str(self.cache_dir)!r}'
+            )
         super().full_init()
         entry = super().get_data_info
         paths = [str(entry(index)['img_path']) for index in range(len(self))]
-        self.images = _decoded(paths, Path(self.cache_dir or Path(self.data_root, '.decoded')))
+        self.images = _decoded(paths, self.cache_dir)
 
     def get_data_info(self, idx: int) -> dict[str, Any]:
         """The entry of an image, with its pixels as ``img``, (H, W, 3) uint8 in BGR."""
@@ -82,7 +89,9 @@ class DecodedDataset(CustomDataset):
 
 
 def _decoded(paths: Sequence[str], folder: Path) -> np.memmap:
-    states = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    states = [
+        (os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths
+    ]
     file = folder / f'{hashlib.sha256(repr(states).encode()).hexdigest()[:16]}.npy'
     if not file.exists():
         shape = imread(paths[0]).shape

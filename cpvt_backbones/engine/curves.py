@@ -12,6 +12,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 
 from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.checks import is_int
 
 FILE = 'loss.png'
 DRAWN = 20  # times in a training of 2000 iterations and more
@@ -51,8 +52,9 @@ class LossCurveHook(Hook):
         try:
             curves = read_curves(runner.work_dir)
             return draw_curves(curves, Path(runner.work_dir, FILE)) if 'loss' in curves else None
-        except OSError as error:  # no reason to end a training
-            print_log(f'{FILE} was not written: {error}', 'current', logging.WARNING)
+        except Exception as error:  # whatever it is: no reason to end a training
+            reason = ' '.join(f'{type(error).__name__}: {error}'.split())
+            print_log(f'{FILE} was not written: {reason}', 'current', logging.WARNING)
             return None
 
 
@@ -60,7 +62,8 @@ def read_curves(work_dir: str | PathLike[str]) -> dict[str, Curve]:
     """Read loss and scores from all logs of a work directory, ``*/vis_data/scalars.json``.
 
     A training that was interrupted has a log for each start. A later log replaces what earlier
-    ones have from its first iteration on.
+    ones have from its first iteration on. Lines that are damaged are left out, and so is what is no
+    regular file.
 
     Returns:
         Values by iteration, as ``'loss'`` and by the names of the scores. A score stands at the
@@ -68,18 +71,26 @@ def read_curves(work_dir: str | PathLike[str]) -> dict[str, Curve]:
     """
     curves: dict[str, Curve] = {}
     for file in sorted(Path(work_dir).glob('*/vis_data/scalars.json')):
+        if not file.is_file():  # reading a FIFO would wait for ever
+            continue
         lines = file.read_text(encoding='utf-8', errors='replace').splitlines()
         _add_log(curves, filter(None, map(_parse, lines)))
     return curves
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-    """A line of a log; ``None`` for one that a killed training has left incomplete."""
+    """The numbers in a line of a log; ``None`` for one that a killed training left incomplete."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and isinstance(record.get('step'), int) else None
+    if not isinstance(record, dict) or not is_int(record.get('step')):
+        return None
+    return {
+        key: value
+        for key, value in record.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
 
 
 def _add_log(curves: dict[str, Curve], records: Iterable[dict[str, Any]]) -> None:

@@ -145,3 +145,15 @@ def test_overviews_of_a_tiff_are_no_images(tmp_path):
 def test_classes_of_one_name_in_other_characters_are_noted(photos, table):
     class_folders(photos, [('caf\u00e9', 3), ('cafe\u0301', 4)])
     assert 'classes with nearly equal names: are they one?: caf\u00e9 (3 images)' in table(photos)
+
+
+def test_a_sheet_that_cannot_be_drawn_ends_nothing(table, config, photos, monkeypatch):
+    """The labels are written before it, the config after it."""
+
+    def fail(_):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr('cpvt_backbones.datasets.write.sheet.contact_sheet', fail)
+    printed = table('folders', photos)
+    assert 'images with their labels were not drawn: [Errno 28] No space left' in printed
+    assert config().train_dataloader.dataset.ann_file

@@ -21,6 +21,14 @@ def _scope():
     init_default_scope('mmpretrain')
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """The folder of the arrays."""
+    hub = tmp_path_factory.mktemp('hub')
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(hub))
+    return hub / 'decoded'
+
+
 @pytest.fixture
 def folder(tmp_path):
     rng = np.random.default_rng(0)
@@ -62,12 +70,33 @@ def test_a_changed_image_is_decoded_again(folder):
 
 
 @pytest.mark.full
-def test_images_of_two_sizes_are_refused_and_leave_no_file(folder):
+@pytest.mark.parametrize('classes', [None, ['a', 'b']])
+def test_the_array_is_no_class(folder, cache, classes):
+    """At the second start the classes are those of the first."""
+    before = sorted(folder.rglob('*'))
+    for _ in range(2):
+        data = DecodedDataset(data_root=str(folder / 'train'), classes=classes, pipeline=[])
+        assert data.CLASSES == ('a', 'b')
+        assert data.get_gt_labels().tolist() == [0, 0, 0, 1, 1, 1]
+    assert sorted(folder.rglob('*')) == before
+    assert len([*cache.iterdir()]) == 1
+    for name in ('', 'train', 'train/new'):
+        with pytest.raises(ValueError, match='cache_dir must be outside of'):
+            DecodedDataset(
+                data_root=str(folder / name.partition('/')[0]),
+                cache_dir=str(folder / name),
+                pipeline=[],
+            )
+    DecodedDataset(data_root=str(folder / 'train'), cache_dir=str(folder / 'mine'), pipeline=[])
+    assert len([*(folder / 'mine').iterdir()]) == 1
+
+
+def test_images_of_two_sizes_are_refused_and_leave_no_file(folder, cache):
     odd = folder / 'train' / 'b' / '2.png'
     cv2.imwrite(str(odd), np.zeros((21, 24, 3), np.uint8))
     with pytest.raises(ValueError, match=r'2\.png.*\(21, 24\)'):
         build(DecodedDataset, folder, pipeline=[])
-    assert not list((folder / '.decoded').iterdir())
+    assert not list(cache.iterdir())
 
 
 def ramp(count, height, width):

@@ -1,12 +1,15 @@
 """loss.png: what is read from mmengine's logs, and when it is drawn."""
 
 import json
+import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cpvt_backbones.engine.curves import draw_curves, read_curves
+from cpvt_backbones.engine import curves
+from cpvt_backbones.engine.curves import LossCurveHook, draw_curves, read_curves
 
 
 @pytest.fixture
@@ -59,3 +62,39 @@ def test_the_picture_shows_the_curve(scores, tmp_path):
         pictures.append(np.asarray(Image.open(file).convert('RGB')))
     falling, rising, _ = pictures
     assert falling.shape == rising.shape and (falling != rising).any()
+
+
+DAMAGED = [
+    '{"step":2,"mIoU":[1]}',
+    '\x00',
+    '{"step":3,"loss":1e999}',
+    '{"step":1,"loss":{}}',
+    '{"step":1,"loss":true}',
+    '[' * 100_000,
+    '{"step":1.5,"loss":2}',
+]
+
+
+@pytest.mark.parametrize('line', DAMAGED)
+def test_damaged_lines_end_no_training(line, write_log, monkeypatch):
+    """Of an earlier start in the same folder."""
+    folder = write_log('20260101_000000', trained(10, 3.0))
+    (folder / 'a/vis_data').mkdir(parents=True)
+    (folder / 'a/vis_data/scalars.json').write_text(f'{line}\n{json.dumps(trained(20, 2.0))}\n')
+    os.mkfifo(folder / '20260101_000000/vis_data/fifo')
+    (folder / 'b/vis_data').mkdir(parents=True)
+    os.mkfifo(folder / 'b/vis_data/scalars.json')
+    runner = SimpleNamespace(work_dir=str(folder), logger=SimpleNamespace(info=print))
+    assert read_curves(folder)['loss'][20] == 2.0
+    LossCurveHook().after_train(runner)
+    assert (folder / 'loss.png').is_file()
+
+
+def test_a_picture_that_fails_is_one_warning(write_log, monkeypatch):
+    folder = write_log('20260101_000000', trained(10, 3.0))
+    said = []
+    monkeypatch.setattr(curves, 'print_log', lambda text, *_: said.append(text))
+    monkeypatch.setattr(curves, 'draw_curves', lambda *_: [][0])
+    runner = SimpleNamespace(work_dir=str(folder), logger=SimpleNamespace(info=said.append))
+    LossCurveHook().after_train(runner)
+    assert said[0] == 'loss.png was not written: IndexError: list index out of range'

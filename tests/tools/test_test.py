@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.runner import Runner
 from PIL import Image
 from tiny import only
 from tiny_configs import ROOT, TASKS, lively_model, save
 from torch import nn
 
+from cpvt_backbones.analysis import worst_images
 from cpvt_backbones.checkpoints import load_weights, whole
 
 SHIPPED = {'mmdet': 'coco_detection', 'mmseg': 'ade20k'}
@@ -145,6 +147,44 @@ def test_worst_images_are_drawn_beside_their_labels(trained, tmp_path):
 def test_worst_images_are_a_jpeg(trained):
     line = trained.refused(*trained.arguments('--worst', 'worst.png'))
     assert line == "error: --worst: must be FILE.jpg, got 'worst.png'"
+
+
+@pytest.mark.parametrize('trained', ['mmpretrain'], indirect=True)
+@pytest.mark.parametrize(
+    ('name', 'words'),
+    [
+        ('/proc/x/a.jpg', 'cannot be written'),
+        ('file/a.jpg', 'cannot be written'),
+        ('folder.jpg', 'cannot be written: it is a folder'),
+        ('images/dark/a.jpg', 'whose files are the images of train_dataloader'),
+    ],
+)
+def test_worst_images_that_cannot_be_written_are_refused_before_the_test(
+    trained, name, words, monkeypatch
+):
+    monkeypatch.setattr(Runner, 'test', lambda _: pytest.fail('the test has begun'))
+    (trained.folder / 'file').touch()
+    (trained.folder / 'folder.jpg').mkdir()
+    before = sorted(trained.folder.rglob('*'))
+    line = trained.refused(*trained.arguments('--worst', trained.folder / name))
+    assert line.startswith('error: worst: ') and words in line
+    assert sorted(trained.folder.rglob('*')) == before
+
+
+@pytest.mark.parametrize('trained', ['mmpretrain'], indirect=True)
+def test_worst_images_never_end_a_test(trained, tmp_path, monkeypatch, capsys):
+    """The disk may be full when the metrics are there."""
+
+    def fail(_):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(worst_images, 'contact_sheet', fail)
+    file = tmp_path / 'worst.jpg'
+    trained.call(*trained.arguments('--worst', file))
+    printed = capsys.readouterr()
+    lines = [line for line in (printed.out + printed.err).splitlines() if str(file) in line]
+    assert len([line for line in lines if 'was not written: OSError: ' in line]) == 1
+    assert 'accuracy/top1' in printed.out + printed.err and not file.exists()
 
 
 # -- checkpoints
