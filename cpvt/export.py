@@ -121,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     config, checkpoint, _ = cli.split_model([args.config, *args.rest])
     cli.print_file_of(checkpoint)
+    _check_suffix(args)
     _check_int8(args)
     from cpvt_backbones.export import graph_of
     from cpvt_backbones.inference import ToolboxPredictor
@@ -138,12 +139,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         chosen = '' if args.runtime == cli.RUNTIMES[0] else f' --runtime {args.runtime}'
         print(f'made for {args.runtime}: {cli.command("infer")} {args.out} IMAGE ...{chosen}')
     elif args.format == 'onnx':
-        print(
-            f'fastest on a CPU (docs/export.md): {cli.command("infer")} {args.out} IMAGE ..., in'
-            ' onnxruntime; with'
-        )
+        print(f'predict with it in onnxruntime: {cli.command("infer")} {args.out} IMAGE ...')
     if args.format == 'onnx' and (not args.int8 or args.runtime == cli.RUNTIMES[1]):
-        print(f'bfloat16 instructions in the processor: --runtime {cli.RUNTIMES[2]}')
+        print(
+            f'on a processor with bfloat16 instructions, add --runtime {cli.RUNTIMES[2]}'
+            ' (speed: docs/export.md)'
+        )
+
+
+def _check_suffix(args: argparse.Namespace) -> None:
+    """Refuse a wrong name of the file before the model is loaded."""
+    suffix = cli.EXPORTED_SUFFIXES[args.format != 'onnx']
+    if args.out.suffix != suffix:
+        raise cli.UsageError(
+            f'--out: must have the suffix {suffix} for --format {args.format}, got'
+            f' {str(args.out)!r}'
+        )
 
 
 def _check_int8(args: argparse.Namespace) -> None:

@@ -105,14 +105,14 @@ def make_parser() -> argparse.ArgumentParser:
         choices=cli.RUNTIMES,
         default=cli.RUNTIMES[0],
         metavar='NAME',
-        help='of an .onnx file: onnxruntime (default), openvino, openvino-bfloat16',
+        help='for .onnx files: onnxruntime (default), openvino, openvino-bfloat16',
     )
     parser.add_argument(
         '--score-thr', type=cli.fraction, default=0.3, help='minimum score of a box'
     )
     parser.add_argument('--no-vis', action='store_true', help='write no vis/')
     parser.add_argument(
-        '--csv', action='store_true', help='write predictions.csv, too: a row a box or class'
+        '--csv', action='store_true', help='also write predictions.csv: one row per box or class'
     )
     parser.add_argument(
         '--overwrite',
@@ -166,14 +166,14 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         type=cli.positive,
         default=1,
         metavar='N',
-        help='maximum images, of equal size, of one forward call',
+        help='most images of equal size per forward call',
     )
     memory.add_argument(
         '--max-pixels',
         type=cli.positive,
         default=cli.MAX_PIXELS,
         metavar='N',
-        help='of one forward call; a larger image is tiled',
+        help='pixels per forward call; a larger image is tiled',
     )
     memory.add_argument(
         '--tile-size',

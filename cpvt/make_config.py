@@ -11,7 +11,7 @@
         --out mine/segmentor.py
     cpvt make-config folders photos/ --out mine/classifier.py
 
-Without a name of the form, as in the first line, it is recognised.
+Without the name of a format, as in the first line, it is detected.
 
 The config has classes, paths, split, scale, schedule and weights to start from. It inherits a
 shipped recipe, which is written to the folder of its name: keep the two together. Boxes, masks
@@ -19,7 +19,7 @@ and lists of images are converted to the same folder; images stay where they are
 
 Then: cpvt train CONFIG, cpvt test and cpvt infer with its checkpoint. Without --val,
 the data are split by their folders or lists train and val, or else every fifth image is for
-validation. The forms: docs/own_data.md.
+validation. The formats: docs/own_data.md.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs='+',
         metavar='[FORM] PATH',
         help='coco: JSON IMAGES; voc: FOLDER; yolo: FOLDER or YAML; instances: JSON IMAGES, IMAGES'
-        ' MASKS or a YOLO folder; masks: IMAGES MASKS; folders: FOLDER; the form is recognised if'
+        ' MASKS or a YOLO folder; masks: IMAGES MASKS; folders: FOLDER; the format is detected if'
         ' left out',
     )
     parser.add_argument(
@@ -73,7 +73,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--classes',
         type=Path,
-        help='masks: file with the name of a class a line, and its colour; instances: names of the'
+        help='masks: file with one class name per line, and its colour; instances: names of the'
         ' folders of masks',
     )
     parser.add_argument(
@@ -104,7 +104,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help='name of a published model, taken with its neck and heads if it is of this task; file'
         ' or name of weights for the backbone; or none (default: shipped weights)',
     )
-    parser.add_argument('--length', type=cli.positive, help='iterations (of a classifier: epochs)')
+    parser.add_argument('--length', type=cli.positive, help='iterations (for a classifier: epochs)')
     parser.add_argument(
         '--side',
         type=cli.positive,
@@ -171,7 +171,7 @@ def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
     if named in (None, 'instances') and paths:
         form = recognise(paths)
         read_as = [form.kind, *form.data, *(['--val', *form.val] if form.val else [])]
-        print(f'The data are read as: {" ".join(map(str, read_as))}')
+        print(f'Format: {" ".join(map(str, read_as))}')
     else:
         form = Form(named or '', paths)
     kind = named or form.kind

@@ -52,6 +52,10 @@ GOES_ON = (
     'the training goes on with the whole model of the weights: classes of the same name keep what'
     ' they learned, and the anchors stay'
 )
+SMALL = (
+    'the detector is a small RetinaNet for CPUs: FPN of 64 channels; a whole model of COCO:'
+    ' --weights retinanet_pvtv2_b0-coco'
+)
 # The task of each form.
 TASKS = dict(
     coco='detector',
@@ -172,6 +176,8 @@ def make_config(request: Request) -> Settings:
     if continued is not None:
         fields, weights = continued
         write_config(request.task, numbers | fields, texts | weights, request.out)
+    is_small = request.task == 'detector' and whole is None and continued is None
+    settings.remarks += [SMALL] if is_small else []
     if continued is not None or anchors is not None:
         settings.remarks.append(GOES_ON)
     return settings

@@ -10,14 +10,14 @@ def test_forms_are_recognised(coco, masks, photos, table):
     for image in coco.images:
         mask(masks.masks / image['file_name'], [0, 1])
     _, file, images = coco.arguments()
-    assert f'read as: coco {file} {images}\n' in table(file, images)
-    assert f'read as: masks {images} {masks.masks}\n' in table(images, masks.masks)
-    assert f'read as: folders {photos}\n' in table(photos)
+    assert f'Format: coco {file} {images}\n' in table(file, images)
+    assert f'Format: masks {images} {masks.masks}\n' in table(images, masks.masks)
+    assert f'Format: folders {photos}\n' in table(photos)
     data = coco.folder / 'data'
     data.mkdir()
     for folder in (images, masks.masks):
         folder.rename(data / folder.name)
-    assert f'read as: masks {data}/images {data}/masks\n' in table(data)
+    assert f'Format: masks {data}/images {data}/masks\n' in table(data)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_layouts_of_roboflow_and_coco_are_recognised(coco, table, refuse):
     printed = table(roboflow)
     parts = [f'{roboflow}/{part}/_annotations.coco.json {roboflow}/{part}' for part in
              ('train', 'valid')]  # fmt: skip
-    assert f'read as: coco {" --val ".join(parts)}\n' in printed
+    assert f'Format: coco {" --val ".join(parts)}\n' in printed
     assert_used(printed, 10, 10)
     wanted = 'skipped       10 images of another set than training and validation, such as test:'
     assert f'{wanted} {roboflow}/test/_annotations.coco.json: 0.png' in printed
@@ -94,7 +94,7 @@ def test_coco_files_without_labels(coco, refuse, table):
         folder
     )
     test.write_text('{"images": null, "categories": []}')
-    assert f'read as: coco {folder}/all.json {folder}/images\n' in table(folder, '--overwrite')
+    assert f'Format: coco {folder}/all.json {folder}/images\n' in table(folder, '--overwrite')
 
 
 @pytest.mark.parametrize(

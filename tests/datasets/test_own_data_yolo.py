@@ -10,7 +10,7 @@ def test_boxes_and_polygons(yolo, table):
     yolo.label('train/train1', '0 0.25 0.25 0.75 0.25 0.75 0.5\n\n1 0.5 0.5 1 1\n')
     for place in (yolo.folder, yolo.folder / 'data.yaml'):
         printed = table(place, '--strict')
-        assert f'The data are read as: yolo {place}\n' in printed
+        assert f'Format: yolo {place}\n' in printed
         assert_used(printed, 5, 2)
         written = read_json(yolo.folder.parent / 'mine/train.json')
         first, second, third = written['annotations'][:3]
@@ -110,6 +110,6 @@ def test_labels_beside_the_images_are_of_the_upright_image(tmp_path, table):
         (data / f'{i}.txt').write_text('0 0.5 0.5 0.5 0.5')
     (data / 'classes.txt').write_text('cat\n')
     printed = table(data)
-    assert 'The data are read as: yolo' in printed and 'skipped' not in printed
+    assert 'Format: yolo' in printed and 'skipped' not in printed
     written = read_json(tmp_path / 'mine/train.json')
     assert [one['bbox'] for one in written['annotations']] == [[12, 16, 24, 32]] * 4

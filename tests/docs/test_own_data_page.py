@@ -18,6 +18,7 @@ PAGE = 'docs/own_data.md'
 STEPS = '2. Train, measure, predict'
 # A short training that fetches nothing.
 SHORT = {'--weights timm://twins_pcpvt_small.in1k': '--length 2'}
+SHORT_BOXES = {'--weights retinanet_pvtv2_b0-coco': '--length 2'}
 SCENES = Path('data/digits/train_128x128')
 HELD_OUT = Path('data/digits/heldout_128x128')
 
@@ -52,13 +53,13 @@ def write_coco():
 def test_detector(call, digits):
     pytest.importorskip('mmdet')
     write_coco()
-    run_page(PAGE, call, SHORT, parts=['COCO', STEPS])
+    run_page(PAGE, call, SHORT_BOXES, parts=['COCO', STEPS])
     assert len([*Path('out/model/vis').iterdir()]) == 4
     assert predictions() is not None
 
 
 @pytest.mark.parametrize('form', ['Pascal VOC', 'YOLO'])
-def test_other_forms_of_boxes(form, call, tmp_path):
+def test_other_forms_of_boxes(form, call, tmp_path, capsys):
     """Their boxes become COCO JSON."""
     pytest.importorskip('mmdet')
     if form == 'YOLO':
@@ -66,8 +67,10 @@ def test_other_forms_of_boxes(form, call, tmp_path):
     else:
         for number in range(10):
             voc_pair(Path('my_data'), number)
-    run_page(PAGE, call, SHORT, parts=[form])
+    run_page(PAGE, call, SHORT_BOXES, parts=[form])
+    assert 'a small RetinaNet for CPUs: FPN of 64 channels' in capsys.readouterr().out
     cfg = read_config('mine/model.py')
+    assert cfg.model.neck.out_channels == 64 and cfg.model.bbox_head.stacked_convs == 2
     assert cfg.classes == (('cat', 'dog') if form == 'YOLO' else ('cat',))
     train = json.loads(Path('mine/model/train.json').read_text())
     assert len(train['images']) == len(train['annotations']) == (5 if form == 'YOLO' else 8)
@@ -77,7 +80,7 @@ def test_other_forms_of_boxes(form, call, tmp_path):
 def test_next_questions(call, digits):
     pytest.importorskip('mmdet')
     write_coco()
-    run_page(PAGE, call, SHORT, parts=['COCO'])
+    run_page(PAGE, call, SHORT_BOXES, parts=['COCO'])
     one_more = json.loads(Path('my_data/train.json').read_text())
     one_more['categories'].insert(0, dict(id=99, name='new'))
     one_more['annotations'][0]['category_id'] = 99

@@ -46,7 +46,7 @@ def test_differing_file_is_deleted(trained, tmp_path, call, capsys, monkeypatch)
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ('--out model.pt2', "path must have the suffix .onnx for format='onnx'"),
+        ('--out model.pt2', "--out: must have the suffix .onnx for --format onnx, got 'model.pt2'"),
         ('--out model.onnx --logits', 'logits must be False unless the model is a segmentor'),
         ('--out model.onnx --verify-sizes 20x', 'HEIGHTxWIDTH or SIDE in px is expected, such as'),
         ('--out model.onnx --verify-batches 0', '--verify-batches: an integer of at least 1'),

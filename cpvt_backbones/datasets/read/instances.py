@@ -54,7 +54,7 @@ def read_instances(
         images: Folder of images.
         masks: Folder of masks of the only class; of several classes, has a folder for each class.
         report: Gets files that are skipped or refused.
-        classes: File with the name of a class a line; by default the class is called ``object``.
+        classes: File with one class name per line; by default the class is called ``object``.
     """
     names = read_lines(classes) if classes else ['object']
     folders = _folders(masks, names)

@@ -99,7 +99,7 @@ def read_classes(file: Path) -> ClassNames:
             twice = next(one for one in found if found.count(one) > 1)
             raise InputError(f'classes: {file} must have each {kind} once, got {twice!r} twice')
     if not names:
-        raise InputError(f'classes: {file} must have the name of a class a line, got none')
+        raise InputError(f'classes: {file} must have one class name per line, got none')
     return ClassNames(file, names, colours)
 
 
