@@ -36,9 +36,26 @@ from cpvt_backbones.weights import FOLDER  # noqa: E402
 CONFIGS = ROOT / 'configs' / 'published'
 ACCURACY = Path(__file__).with_name('public_accuracy.csv')
 SIZES = dict(t='tiny', s='small', b='base', l='large', m='medium')
-DATASETS = dict(coco='COCO', ade20k='ADE20K', imagenet='ImageNet-1k')
-TASKS = dict(coco='detection', ade20k='segmentation', imagenet='classification')
-SHAPES = dict(coco=[800, 1344], ade20k=[512, 512], imagenet=[224, 224])
+DATASETS = dict(coco='COCO', ade20k='ADE20K', cityscapes='Cityscapes', imagenet='ImageNet-1k')
+# By the last part of a name: data set, or data set and task.
+TASKS = dict(
+    coco='detection',
+    coco_instance='detection',
+    coco_panoptic='panoptic',
+    ade20k_panoptic='panoptic',
+    ade20k='segmentation',
+    cityscapes='segmentation',
+    imagenet='classification',
+)
+SHAPES = dict(
+    coco=[800, 1344],
+    coco_instance=[640, 640],
+    coco_panoptic=[640, 640],
+    ade20k_panoptic=[640, 640],
+    ade20k=[512, 512],
+    cityscapes=[1024, 1024],
+    imagenet=[224, 224],
+)
 # Name of a config's file, and the name that a user types; `{}` is a size that has one letter there.
 NAMES = {
     r'retinanet_(pvtv2)-(b\d)_.*': 'retinanet_{0}_{1}-coco',
@@ -56,6 +73,9 @@ NAMES = {
     r'(.+)_in1k(-384px)?': '{0}{1}-imagenet',
     r'(pvt_.*|.*_rope_.*)': '{0}-imagenet',
     r'(dinov2-\w+)-imagenet1k-1-layer': '{0}-imagenet',
+    r'(\w+)_semantic_eomt_(\w+)_\d+': 'eomt_{1}-{0}',
+    r'(\w+_(?:instance|panoptic))_eomt_([a-z]+)_640(?:_2x)?': 'eomt_{1}-{0}',
+    r'(\w+_(?:instance|panoptic))_eomt_([a-z]+_1280)': 'eomt_{1}-{0}',
 }
 # Of mmdet's project ViTDet, which is not installed with mmdet.
 VITDET = (
@@ -88,6 +108,21 @@ DINOV2 = {
 }
 
 
+# EoMT's: metric and score in its authors' model_zoo/dinov2.md.
+EOMT = {
+    'coco_panoptic_eomt_small_640_2x': ('PQ', 46.7),
+    'coco_panoptic_eomt_base_640_2x': ('PQ', 51.6),
+    'coco_panoptic_eomt_large_640': ('PQ', 56.0),
+    'coco_panoptic_eomt_giant_640': ('PQ', 57.0),
+    'coco_panoptic_eomt_large_1280': ('PQ', 58.3),
+    'ade20k_panoptic_eomt_large_640': ('PQ', 50.6),
+    'ade20k_semantic_eomt_large_512': ('mIoU', 58.4),
+    'cityscapes_semantic_eomt_large_1024': ('mIoU', 84.2),
+    'coco_instance_eomt_large_640': ('mask AP', 45.2),
+    'coco_instance_eomt_large_1280': ('mask AP', 48.8),
+}
+
+
 def name_of(stem: str) -> str:
     """Name that a user types for the config of this name."""
     for pattern, name in NAMES.items():
@@ -102,7 +137,10 @@ def name_of(stem: str) -> str:
 
 def shape_of(name: str) -> list[int]:
     """(height, width) in px at which a model is counted and timed."""
-    return [384, 384] if name.endswith('384-imagenet') else SHAPES[name.rpartition('-')[2]]
+    model, _, dataset = name.rpartition('-')
+    if name.endswith('384-imagenet'):
+        return [384, 384]
+    return [1280, 1280] if model.endswith('_1280') else SHAPES[dataset]
 
 
 @cache
@@ -159,6 +197,13 @@ def published() -> dict[str, dict[str, Any]]:
             scores={'top-1': top1},
             source='DINOv2',
             license='apache-2.0',
+        )
+    for name, (metric, score) in EOMT.items():
+        found[name] = dict(
+            address=f'https://huggingface.co/tue-mps/{name}/resolve/main/pytorch_model.bin',
+            scores={metric: score},
+            source='EoMT, model_zoo/dinov2.md',
+            license='mit',
         )
     for row in csv.DictReader(ACCURACY.open(encoding='utf-8')):
         name = row['name'].partition('.')[0]
@@ -235,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         entries[name] = dict(
             about=about[1].partition(', of mmdet')[0],
             task=TASKS[dataset],
-            dataset=DATASETS[dataset],
+            dataset=DATASETS[dataset.partition('_')[0]],
             config=config.relative_to(ROOT).as_posix(),
             **found,
             **count(config, shape_of(name)),

@@ -9,6 +9,7 @@ EoMT's queries run through the last blocks of a plain trunk.
 | ``segmentation`` | :class:`EoMTSegmentor` for mmsegmentation: class maps |
 | ``annealing`` | the schedule of masked attention in training |
 | ``ignored`` | mmdet's heads and assigners, which leave ignored objects out of the loss |
+| ``schedule`` | learning rates that rise in the head first |
 
 ``detection``, ``segmentation`` and ``ignored`` need mmdet, ``segmentation`` mmsegmentation, too. A
 config needs no import of its own: they are imported when a config with one of their classes is
@@ -17,3 +18,4 @@ built.
 
 from .annealing import MaskAnnealingHook
 from .eomt import MaskLayers
+from .schedule import HeadFirstPolyLR

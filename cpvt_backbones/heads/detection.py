@@ -8,7 +8,6 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from mmdet.models.dense_heads import Mask2FormerHead
 from mmdet.models.detectors import MaskFormer
 from mmdet.registry import MODELS as MMDET_MODELS
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from cpvt_backbones.checks import check_int
 from cpvt_backbones.layers import ceil_div
 
-from .eomt import MaskLayers
+from .eomt import MaskLayers, resize_masks
 from .ignored import MaskTargets
 
 # Those of the authors, which are Mask2Former's.
@@ -314,7 +313,7 @@ class EoMT(MaskFormer):
             kept = self._kept_queries(classes[index])
             one = self._masks_of_pixels(masks[index], kept, shape, is_padded=side is not None)
             if rescale:
-                one = F.interpolate(one[None], sample.ori_shape[:2], mode='bilinear')[0]
+                one = resize_masks(one, sample.ori_shape[:2])
             results.append(self._fuse(classes[index, kept], one))
         return self.add_pred_to_datasample(batch_data_samples, results)
 

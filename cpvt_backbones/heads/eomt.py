@@ -29,6 +29,13 @@ def upscale_steps(patch_size: int) -> int:
     return max(1, int(math.log2(patch_size)) - 2)
 
 
+def resize_masks(masks: Tensor, size: Sequence[int]) -> Tensor:
+    """Resize mask logits (Q, h, w) bilinearly to (Q, *size); Q may be 0."""
+    if not is_recording() and not len(masks):  # which torch refuses
+        return masks.new_zeros(0, *size)
+    return F.interpolate(masks[None], tuple(size), mode='bilinear')[0]
+
+
 class Upscale(nn.Module):
     """Twice the height and width of a map: transposed convolution, GELU, depthwise convolution of
     3 x 3, LayerNorm over the channels. The channels stay.
@@ -166,12 +173,14 @@ class MaskLayers(nn.Module):
 
     def _masks_in_prediction(self) -> bool:
         """Whether attention is masked outside training: before the annealing ends."""
-        return not is_recording() and bool((self.attn_mask_probs > 0.5).any())
+        if is_recording() or self.attn_mask_probs.is_meta:  # a graph has no masks
+            return False
+        return bool((self.attn_mask_probs > 0.5).any())
 
     def upsample(self, masks: Tensor) -> Tensor:
         """Mask logits (Q, h, w) at the resolution of the pixels: (Q, h * stride, w * stride)."""
-        size = tuple(side * self.stride for side in masks.shape[-2:])
-        return F.interpolate(masks[None], size, mode='bilinear')[0]
+        height, width = masks.shape[1:]
+        return resize_masks(masks, (height * self.stride, width * self.stride))
 
     def class_map(self, masks: Tensor, classes: Tensor, size: Sequence[int]) -> Tensor:
         """Scores of the classes in each pixel (B, K, H, W): the sum over the queries of the

@@ -5,8 +5,9 @@
 Most configs have one base, the toolbox's config of the model. Those in `timm` have the name of one
 of timm's models, and those in `dinov2` that of transformers' weights. No package installs ViTDet
 and the classifiers of PVT: `--projects` takes the folder `projects` of a clone of
-open-mmlab/mmdetection, `--pvt` the folder `classification` of a clone of whai362/PVT. Their code
-runs. Both models get the same random weights and batch statistics, through a file.
+open-mmlab/mmdetection, `--pvt` the folder `classification` of a clone of whai362/PVT, and `--eomt`
+a clone of tue-mps/eomt. Their code runs. Both models get the same random weights and batch
+statistics, through a file.
 
 Writes the table of configs/published/README.md anew: the rows of the named configs, or of all.
 """
@@ -31,17 +32,24 @@ from PIL import Image
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+import eomt_authors  # noqa: E402
 
 from benchmarks import fill_marked, processor  # noqa: E402
 from cpvt_backbones.checkpoints import load_weights  # noqa: E402
 from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
 FOLDER = ROOT / 'configs' / 'published'
-# Models that no package installs: start of a config's name, and the option with the clone's folder.
-CLONES = {'vitdet_': 'projects', 'pvt_': 'pvt'}
+# Models that no package installs: start of a config's name or its folder, and the option with the
+# clone's folder.
+CLONES = {'vitdet_': 'projects', 'pvt_': 'pvt', 'eomt': 'eomt'}
 ALL_CONFIGS = sorted(FOLDER.rglob('*.py'))
-CONFIGS = [path for path in ALL_CONFIGS if not path.name.startswith((*CLONES,))]
+CONFIGS = [
+    path
+    for path in ALL_CONFIGS
+    if path.parent.name != 'eomt' and not path.name.startswith((*CLONES,))
+]
 PAGE = FOLDER / 'README.md'
 PHOTO = ROOT / 'demo' / 'photos' / 'street.jpg'
 HEAD = ('config', 'test size', 'odd', 'elongated', 'photograph')
@@ -57,7 +65,14 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
 }
 # Width, depth and heads. Of ViT-g's 40 blocks 4 are compared: all are alike, and take 4.5 GB.
 DINOV2 = dict(small=(384, 12, 6), base=(768, 12, 12), large=(1024, 24, 16), giant=(1536, 4, 24))
-SHORTENED = {'dinov2-giant-imagenet1k-1-layer': {'model.backbone.arch.depth': 4}}
+SHORTENED = {
+    'dinov2-giant-imagenet1k-1-layer': {'model.backbone.arch.depth': 4},
+    **{
+        path.stem: {'model.backbone.arch.depth': eomt_authors.SHORT}
+        for path in ALL_CONFIGS
+        if path.parent.name == 'eomt' and path.stem not in eomt_authors.WHOLE
+    },
+}
 # One or more on each level of a pyramid, as shares of the image's width and height.
 BOXES = torch.tensor(
     [
@@ -72,6 +87,8 @@ BOXES = torch.tensor(
 
 def clone_of(path: Path) -> str:
     """Key in ``CLONES`` of a config; '' if a package installs its model."""
+    if path.parent.name in CLONES:
+        return path.parent.name
     return next((start for start in CLONES if path.name.startswith(start)), '')
 
 
@@ -79,6 +96,8 @@ def peer_of(path: Path, folder: Path | None = None) -> Path:
     """File of the toolbox's config of a model; ``folder`` is that of its clone."""
     if folder is not None and clone_of(path) == 'vitdet_':
         return folder / 'ViTDet' / 'configs' / path.name
+    if clone_of(path) == 'eomt':  # no config of a toolbox
+        return path
     ((toolbox, name),) = re.findall(r"'(mm\w+)::([^']+)'", path.read_text(encoding='utf-8'))
     spec = find_spec(toolbox)
     assert spec is not None and spec.origin is not None
@@ -162,6 +181,8 @@ def peer_model(path: Path, cfg: Config, folder: Path | None) -> nn.Module:
         return transformers_model(path.stem)
     if folder is not None and clone_of(path) == 'pvt_':
         return pvt_model(path.stem, folder)
+    if folder is not None and clone_of(path) == 'eomt':
+        return eomt_authors.AuthorsModel(folder, path.stem).eval()
     return build(cfg)
 
 
@@ -198,6 +219,8 @@ def pair(
     model = build(configs[1])
     peer = peer_model(path, configs[0], folder)
     randomise(peer)
+    if isinstance(peer, eomt_authors.AuthorsModel):
+        peer.make_segments(PHOTO)
     with tempfile.TemporaryDirectory() as scratch:
         load_weights(model, save(peer, scratch))
     yield configs[0], peer
@@ -252,19 +275,25 @@ def difference(got: list[Tensor], wanted: list[Tensor]) -> float:
 
 def predict(cfg: Config, model: nn.Module) -> Any:
     """What the toolbox's own function predicts on the photograph, or a peer with its transform."""
+    if isinstance(model, eomt_authors.AuthorsModel):
+        return model.predict(PHOTO)
     if hasattr(model, 'transform'):
         with torch.inference_mode():
             return model(model.transform(Image.open(PHOTO))[None]).softmax(1)[0]
     init_default_scope(cfg.default_scope)
     model.cfg = copy.deepcopy(cfg)
+    dataset = model.cfg.test_dataloader.dataset
+    dataset.pipeline = [step for step in dataset.pipeline if 'Annotations' not in step['type']]
     if cfg.default_scope == 'mmdet':
         from mmdet.apis import inference_detector
 
-        return inference_detector(model, str(PHOTO)).pred_instances
+        found = inference_detector(model, str(PHOTO))
+        panoptic = 'pred_panoptic_seg' in found
+        return found.pred_panoptic_seg.sem_seg[0] if panoptic else found.pred_instances
     if cfg.default_scope == 'mmseg':
         from mmseg.apis import inference_model
 
-        return inference_model(model, str(PHOTO)).pred_sem_seg.data
+        return inference_model(model, str(PHOTO)).pred_sem_seg.data[0]
     from mmpretrain import ImageClassificationInferencer
 
     model._config = cfg
@@ -272,11 +301,18 @@ def predict(cfg: Config, model: nn.Module) -> Any:
     return torch.as_tensor(run(str(PHOTO))[0]['pred_scores'])
 
 
-def agreement(got: Any, wanted: Any) -> str:
-    """How many boxes, masks, pixels or scores of two predictions agree, as a cell of the table."""
+def agreement(got: Any, wanted: Any, order: list[int] | None = None) -> str:
+    """How many boxes, masks, pixels or scores of two predictions agree, as a cell of the table.
+
+    ``order`` has the peer's number of each class, where they differ.
+    """
     if isinstance(got, Tensor) and got.is_floating_point():
         same = torch.allclose(got, wanted, rtol=1e-4, atol=1e-7)
         return 'same scores' if same else f'scores differ by {(got - wanted).abs().max():.1e}'
+    if isinstance(got, Tensor) and wanted.dim() == 3:  # classes and segments
+        return eomt_authors.same_segments(got, wanted, order=order)
+    if isinstance(wanted, dict):
+        return eomt_authors.same_instances(got, wanted)
     if isinstance(got, Tensor):
         share = (got == wanted).float().mean().item()
         return f'{share:.2%} of pixels'
@@ -292,13 +328,21 @@ def agreement(got: Any, wanted: Any) -> str:
     return f'{cell}, {int((same.any(1) & (other <= 0.01 * either)).sum())} masks'
 
 
+def sizes_of(path: Path, cfg: Config) -> tuple[tuple[int, int], ...]:
+    """(height, width) in px of the images that are compared: the size of tests, and two more."""
+    sizes = SIZES.get(path.parent.name, SIZES[cfg.default_scope])
+    if clone_of(path) == 'eomt':  # the square that their table is of
+        return (cfg.model.backbone.img_size,) * 2, *sizes[1:]
+    return sizes
+
+
 def measure(path: Path, folder: Path | None = None) -> list[str]:
     """Row of the table for a config."""
     start = time.monotonic()
     torch.manual_seed(0)
     (theirs, peer), (ours, model) = pair(path, ours=SHORTENED.get(path.stem), folder=folder)
     row = [path.stem]
-    for size in SIZES.get(path.parent.name, SIZES[ours.default_scope]):
+    for size in sizes_of(path, ours):
         images = torch.randn(1, 3, *size)
         try:
             wanted = outputs(peer, images)
@@ -310,7 +354,8 @@ def measure(path: Path, folder: Path | None = None) -> list[str]:
     if clone_of(path) == 'vitdet_':
         # By its own, boxes may lie beside the image, where mmdet fails to paste masks on a CPU.
         theirs.test_dataloader = ours.test_dataloader
-    row.append(agreement(predict(ours, model), predict(theirs, peer)))
+    order = ours.model.get('panoptic_head', {}).get('class_order')
+    row.append(agreement(predict(ours, model), predict(theirs, peer), order))
     print(*row, f'{time.monotonic() - start:.0f} s', sep=' | ', flush=True)
     return row
 

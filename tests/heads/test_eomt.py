@@ -459,6 +459,15 @@ def test_classes_in_another_order(tmp_path):
     assert torch.equal(found, wanted[:, :, [*order, CLASSES]])
 
 
+def test_an_image_without_a_segment():
+    model = build(eomt(**{'test_cfg.instance_on': False})).eval()
+    with torch.no_grad():
+        model.panoptic_head.class_head.bias[-1] = 100
+        (found,) = model.predict(torch.rand(1, 3, 32, 32), [det_sample((32, 32), (45, 40))])
+    assert (found.pred_panoptic_seg.sem_seg == CLASSES).all()
+    assert found.pred_panoptic_seg.sem_seg.shape == (1, 45, 40)
+
+
 def test_fewer_pairs_than_instances():
     changes = {'panoptic_head.num_stuff_classes': 0, 'panoptic_head.num_things_classes': 1}
     model = build(eomt(**changes, **{'test_cfg.max_per_image': 100})).eval()

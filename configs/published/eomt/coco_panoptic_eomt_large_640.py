@@ -1,0 +1,2 @@
+# EoMT-L with DINOv2's trunk on COCO panoptic at 640 px, from its authors.
+_base_ = '../../eomt/eomt_cpvt-l-dinov2_8xb2-12e_coco-panoptic-640x640.py'
