@@ -198,13 +198,7 @@ def published() -> dict[str, dict[str, Any]]:
             source='DINOv2',
             license='apache-2.0',
         )
-    for name, (metric, score) in EOMT.items():
-        found[name] = dict(
-            address=f'https://huggingface.co/tue-mps/{name}/resolve/main/pytorch_model.bin',
-            scores={metric: score},
-            source='EoMT, model_zoo/dinov2.md',
-            license='mit',
-        )
+    found |= eomt()
     for row in csv.DictReader(ACCURACY.open(encoding='utf-8')):
         name = row['name'].partition('.')[0]
         is_pvt = name.startswith('pvt_')
@@ -218,6 +212,19 @@ def published() -> dict[str, dict[str, Any]]:
             release = 'https://github.com/whai362/PVT/releases/download/v2'
             found[name]['address'] = f'{release}/{name}.pth'
     return found
+
+
+def eomt() -> dict[str, dict[str, Any]]:
+    """EoMT's models. No page that could be read states a SHA-256 of their files."""
+    return {
+        name: dict(
+            address=f'https://huggingface.co/tue-mps/{name}/resolve/main/pytorch_model.bin',
+            scores={metric: score},
+            source='EoMT, model_zoo/dinov2.md',
+            license='mit',
+        )
+        for name, (metric, score) in EOMT.items()
+    }
 
 
 def scores_of(results: Any) -> Iterator[tuple[str, float]]:

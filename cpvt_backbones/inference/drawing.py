@@ -98,11 +98,14 @@ def draw_prediction(
     Boxes have classes and scores; without ``scores``, as of labels, classes only. A text that would
     cover that of a likelier box is left out. Each mask has a colour of its own. A class map has a
     legend below it, which makes the picture higher; a class whose name is in ``BACKGROUND`` is not
-    coloured, and pixels without data are not. An image's class is written on it.
+    coloured, and pixels without data are not. Each panoptic segment has a colour, a border and a
+    name, and an entry in a legend. An image's class is written on it.
 
     ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px
     that was predicted; it may be overwritten.
     """
+    if predictor.task == 'panoptic':
+        return _draw_segments(rgb, prediction)
     if predictor.task == 'segmentation':
         return _draw_map(rgb, prediction['seg_map'], predictor)
     if predictor.task == 'classification':
@@ -166,6 +169,46 @@ def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
     texts = [_label(i, names[i] if names else None, None) for i in shown]
     picture.add_legend([(text, _shade(colours[i])) for i, text in zip(shown, texts, strict=True)])
     return np.asarray(picture.image)
+
+
+def _draw_segments(rgb: np.ndarray, prediction: Prediction) -> np.ndarray:
+    height, width = rgb.shape[:2]
+    ids, segments = prediction['panoptic'], prediction['segments']
+    scale = np.array([width / ids.shape[1], height / ids.shape[0]] * 2)
+    ids = resize_classes(ids, height=height, width=width)
+    largest_first = sorted(segments, key=lambda one: -one['area'])
+    shades = dict(
+        zip((one['id'] for one in largest_first), distinct_colours(len(segments)), strict=True)
+    )
+    table = np.zeros((max(shades, default=0) + 1, 3), np.uint8)
+    for number, shade in shades.items():
+        table[number] = shade
+    tinted = cv2.addWeighted(rgb, 1 - OPACITY, table.take(ids, axis=0), OPACITY, 0)
+    tinted[ids == 0] = rgb[ids == 0]
+    border = np.zeros(ids.shape, bool)
+    border[:, 1:] |= ids[:, 1:] != ids[:, :-1]
+    border[1:] |= ids[1:] != ids[:-1]
+    tinted[border] = 255
+    picture = _Canvas(Image.fromarray(tinted))
+    names = _segment_names(largest_first)
+    for one in largest_first:
+        left, top, box_width, box_height = (np.array(one['bbox']) * scale).tolist()
+        place = (left + box_width / 3, top + box_height / 2) * 2
+        picture.write(place, names[one['id']], _shade(shades[one['id']]))
+    picture.add_legend([(names[one['id']], _shade(shades[one['id']])) for one in largest_first])
+    return np.asarray(picture.image)
+
+
+def _segment_names(segments: Sequence[dict[str, Any]]) -> dict[int, str]:
+    """Name of each segment by its id; segments of one class are numbered."""
+    labels = [one['label'] for one in segments]
+    names, seen = {}, dict.fromkeys(labels, 0)
+    for one in segments:
+        name = _label(one['label'], one['class'], None)
+        seen[one['label']] += 1
+        several = labels.count(one['label']) > 1
+        names[one['id']] = f'{name} {seen[one["label"]]}' if several else name
+    return names
 
 
 def _draw_instances(

@@ -40,6 +40,7 @@ from .outputs import (
     write_list,
     write_outputs,
 )
+from .panoptic import write_panoptic
 
 LOCK_FILE = '.lock'
 
@@ -315,7 +316,9 @@ def _predict_images(
                 records.add(left[index], **outcome)
             bar.advance(all_images)
     done = [image for image in images if image not in failed]
-    write_json_files(folder, records, done, inferencer.predictor.classes or [], ids)
+    num_things = getattr(inferencer.predictor, 'num_things', None)
+    names_of_classes = inferencer.predictor.classes or []
+    write_json_files(folder, records, done, names_of_classes, ids, num_things=num_things)
     # In the order of the images.
     reasons = {str(image): failed[image] for image in images if image in failed}
     write_failed(folder, reasons)
@@ -325,6 +328,8 @@ def _predict_images(
     for prediction in predictions:
         if 'class' in prediction:
             classes[str(prediction['class'])] += 1
+        elif 'segments' in prediction:
+            classes.update(str(segment['class']) for segment in prediction['segments'])
         else:
             classes.update(map(str, prediction.get('classes', ())))
     if inferencer.predictor.task == 'detection':
@@ -398,16 +403,16 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
     failed: dict[str, str] = {}
     categories: dict[Any, str] | None = None
     for shard in shards:
-        found = _read_shard(shard, places)
-        if categories not in (None, found.categories):
+        results = _read_shard(shard, places)
+        if categories not in (None, results.categories):
             raise InputError(
                 f'out_dir: {str(shard)!r} numbers the classes otherwise than {str(shards[0])!r};'
                 ' predict all shards with the same ann'
             )
-        categories = found.categories
-        listed += found.images
-        entries += found.entries
-        failed.update(found.failed)
+        categories = results.categories
+        listed += results.images
+        entries += results.entries
+        failed.update(results.failed)
     if len({image['id'] for image in listed}) < len(listed):
         raise InputError(
             f'out_dir: shards in {str(folder)!r} give two images the same id; predict all shards'
@@ -417,14 +422,18 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
     names = categories or {}
     order = {image['id']: place for place, image in enumerate(listed)}
     entries.sort(key=lambda entry: order[entry['image_id']])
-    write_images(folder, listed, [dict(id=key, name=name) for key, name in names.items()])
+    kinds = read_json(shards[0] / 'images.json')['categories']
+    write_images(folder, listed, kinds)
+    if any('segments_info' in entry for entry in entries):
+        write_panoptic(folder, listed, kinds, entries)
     write_list(folder / 'predictions.json', entries)
     reasons = dict(sorted(failed.items(), key=lambda pair: places[os.path.abspath(pair[0])]))
     write_failed(folder, reasons)
+    parts = (entry.get('segments_info', [entry]) for entry in entries if 'seg_map' not in entry)
     classes = Counter(
-        str(entry.get('class') or names.get(entry.get('category_id')))
-        for entry in entries
-        if 'seg_map' not in entry
+        str(part.get('class') or names.get(part.get('category_id')))
+        for one in parts
+        for part in one
     )
     return Summary(0, len(listed), reasons, classes=dict(classes.most_common()))
 
@@ -459,6 +468,8 @@ def _read_shard(shard: Path, places: Mapping[str, int]) -> _ShardResults:
             place_of[entry['image_id']]
             if 'seg_map' in entry:
                 entry['seg_map'] = str(Path(shard.name, entry['seg_map']))
+            elif 'segments_info' in entry:
+                entry['file_name'] = str(Path(shard.name, entry['file_name']))
         for one in failed:
             places[os.path.abspath(one['file_name'])]
         return _ShardResults(

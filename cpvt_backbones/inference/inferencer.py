@@ -199,7 +199,8 @@ class Inferencer(FromCheckpoint):
         elif dtype not in ('auto', 'float32'):
             accepted = "'auto' or 'float32' with an exported file or a predictor"
             raise InputError(f'dtype must be {accepted}, got {dtype!r}', argument='dtype')
-        check_choice([one.task for one in TOOLBOXES.values()], **{'predictor.task': predictor.task})
+        tasks = [*(one.task for one in TOOLBOXES.values()), 'panoptic']
+        check_choice(tasks, **{'predictor.task': predictor.task})
         self.predictor: Predictor = predictor
         self.value_range: ValueRange | None = getattr(predictor, 'value_range', None)
         self.outside: int = 0

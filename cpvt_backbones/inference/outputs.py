@@ -23,12 +23,14 @@ from cpvt_backbones.errors import InputError
 
 from .images import file_stamp
 from .inferencer import Result
+from .panoptic import PANOPTIC_FILE, annotation_of, encode_ids, write_panoptic
 from .predictions import Prediction
 from .windows import no_class
 
 RUN_FILE, RECORDS_FILE = 'run.json', 'records.jsonl'
 RESULT_FILES = ('predictions.json', 'images.json', 'failed.json')
 CSV_FILE = 'predictions.csv'
+OPTIONAL_FILES = (CSV_FILE, PANOPTIC_FILE)
 IMAGE_FOLDERS = ('pred', 'vis')
 _PARTS = f'.*.{"[0-9a-f]" * 8}.part'  # atomic_write's, of a run that was killed
 KEPT = 'the old file is kept with the ending .damaged'
@@ -149,6 +151,9 @@ def _is_prediction(prediction: Prediction) -> bool:
     """True for the prediction of a record, of any task."""
     if 'seg_map' in prediction:
         return isinstance(prediction['seg_map'], str)
+    if 'segments' in prediction:
+        segments = prediction['segments']
+        return isinstance(prediction.get('panoptic'), str) and isinstance(segments, list)
     if 'boxes' not in prediction:
         return is_int(prediction.get('label')) and is_number(prediction.get('score'))
     keys = ('boxes', 'scores', 'labels', 'classes')
@@ -182,6 +187,11 @@ def write_outputs(folder: Path, name: str, result: Result) -> dict[str, Any]:
         _save(seg_map, folder / outputs[-1], cv2.IMWRITE_PNG_COMPRESSION, 1)
     if seg_map is not None:
         prediction['seg_map'] = outputs[-1]
+    if 'panoptic' in prediction:
+        outputs.append(f'pred/{name}.png')
+        bgr = encode_ids(prediction['panoptic'])[..., ::-1]
+        _save(bgr, folder / outputs[-1], cv2.IMWRITE_PNG_COMPRESSION, 1)
+        prediction['panoptic'] = outputs[-1]
     if result.picture is not None:
         outputs.append(f'vis/{name}.jpg')
         bgr = cv2.cvtColor(result.picture, cv2.COLOR_RGB2BGR)
@@ -260,9 +270,18 @@ def _refuse_twice(source: Path | str, part: str, pairs: list[tuple[str, Any]]) -
 
 
 def write_json_files(
-    folder: Path, records: Records, images: list[Path], classes: Sequence[str], ids: Ids
+    folder: Path,
+    records: Records,
+    images: list[Path],
+    classes: Sequence[str],
+    ids: Ids,
+    *,
+    num_things: int | None = None,
 ) -> None:
-    """Write the JSON files of all predictions; delete what a killed run has left unfinished."""
+    """Write the JSON files of all predictions; delete what a killed run has left unfinished.
+
+    ``num_things`` is the number of classes of objects of a panoptic segmentor.
+    """
     listed, entries = [], []
     for image in images:
         record, number = records[image], ids.images[image]
@@ -272,6 +291,10 @@ def write_json_files(
         listed.append(dict(id=number, file_name=str(image), **size, **place))
         entries += coco_entries(number, prediction, ids.categories)
     categories = [dict(id=ids.categories[i], name=name) for i, name in enumerate(classes)]
+    if num_things is not None:
+        for label, category in enumerate(categories):
+            category['isthing'] = int(label < num_things)
+        write_panoptic(folder, listed, categories, entries)
     write_images(folder, listed, categories)
     write_list(folder / 'predictions.json', entries)
     for own in (folder, *(folder / name for name in IMAGE_FOLDERS)):
@@ -286,6 +309,8 @@ def coco_entries(
 
     ``kinds`` has the id of each label; by default it is the label.
     """
+    if 'segments' in prediction:
+        return [annotation_of(image_id, prediction, kinds)]
     if 'boxes' not in prediction:
         return [dict(image_id=image_id, **prediction)]
     entries = []
@@ -322,8 +347,8 @@ def write_list(path: Path, entries: list[dict[str, Any]]) -> None:
 def write_csv(folder: Path) -> Path:
     """Write ``predictions.csv`` from the JSON files of a folder; returns its path.
 
-    A row is a box in px, the class of an image, or a class of a class map with its pixels. An
-    image without boxes has no row.
+    A row is a box in px, the class of an image, a panoptic segment with its pixels, or a class of a
+    class map with its pixels. An image without boxes has no row.
     """
     listing = json.loads((folder / 'images.json').read_bytes())
     files = {image['id']: image['file_name'] for image in listing['images']}
@@ -339,6 +364,11 @@ def write_csv(folder: Path) -> Path:
             columns = ('image', 'class', 'score', 'left', 'top', 'width', 'height')
             name = names.get(entry['category_id'], entry['category_id'])
             rows.append((file, name, entry['score'], *entry['bbox']))
+        elif 'segments_info' in entry:
+            columns = ('image', 'class', 'pixels')
+            for one in entry['segments_info']:
+                name = names.get(one['category_id'], one['category_id'])
+                rows.append((file, name, one['area']))
         elif 'seg_map' in entry:
             columns = ('image', 'class', 'pixels')
             counts = _count_pixels(folder / entry['seg_map'])
@@ -393,7 +423,7 @@ def delete_outputs(folder: Path) -> None:
             _unlink(part)
         with suppress(OSError):  # it holds other files
             (folder / name).rmdir()
-    for name in (RECORDS_FILE, *RESULT_FILES, CSV_FILE, RUN_FILE):
+    for name in (RECORDS_FILE, *RESULT_FILES, *OPTIONAL_FILES, RUN_FILE):
         _unlink(folder / name)
 
 

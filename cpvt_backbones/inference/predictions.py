@@ -14,6 +14,7 @@ from torch.nn import functional
 from cpvt_backbones.errors import InputError
 
 from .images import ImageError
+from .panoptic import segments_of
 from .predictors import Predictor
 from .tiles import (
     SAME_OBJECT,
@@ -96,6 +97,10 @@ def finish_prediction(
         return _segmentation(predictor, output, loaded, bounds), None
     if predictor.task == 'classification':
         return _classification(predictor, output['scores']), None
+    if predictor.task == 'panoptic':
+        width, height = loaded.size
+        ids = resize_classes(output['panoptic'], height=height, width=width)
+        return segments_of(ids, predictor.classes), None
     found = _select(output, loaded, score_thr)
     return _detection(predictor, found, loaded), _highest([output])
 
@@ -109,11 +114,13 @@ def predict_tiled(
 ) -> tuple[Prediction, float | None]:
     """Predict on one image in overlapping tiles, with the results of :func:`finish_prediction`.
 
-    Raise ``ImageError`` for a classifier.
+    Raise ``ImageError`` for a classifier, and for panoptic segments: a segment of one tile and its
+    continuation in the next would be two.
     """
-    if predictor.task == 'classification':
+    if predictor.task in ('classification', 'panoptic'):
         too_large = f'{loaded.pixels} pixels, more than max_pixels={bounds.max_pixels}'
-        advice = 'a classifier cannot be tiled: set scale or long_side'
+        what = 'a classifier' if predictor.task == 'classification' else 'a panoptic segmentor'
+        advice = f'{what} cannot be tiled: set scale or long_side'
         raise ImageError(loaded.name, f'{too_large}; {advice}')
     if predictor.task == 'segmentation':
         return _segment_tiles(predictor, loaded, bounds, on_tiles), None
@@ -262,7 +269,7 @@ def _resize_blocks(
 
 
 def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """Resize a uint8 or uint16 map of classes: each pixel takes the class of the nearest centre."""
+    """Resize a map of classes or ids: each pixel takes that of the nearest centre."""
     if seg_map.shape == (height, width):
         return seg_map
     return seg_map[_nearest(seg_map.shape[0], height)][:, _nearest(seg_map.shape[1], width)]

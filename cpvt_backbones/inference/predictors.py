@@ -67,10 +67,12 @@ class Predictor(Protocol):
     :class:`ExportedModel` are predictors.
 
     Attributes:
-        task: ``'detection'``, ``'segmentation'`` or ``'classification'``.
+        task: ``'detection'``, ``'panoptic'``, ``'segmentation'`` or ``'classification'``.
         classes: Names of the classes, in the order of their labels; ``None`` if they are unknown.
         palette: RGB of each class, three integers from 0 to 255; ``None`` for distinct colours.
         fingerprint: Text that identifies the model and its weights.
+        num_things (int | None): Optional, of a panoptic segmentor: number of classes of objects,
+            which come first.
         size_steps (Sequence[dict[str, Any]] | None): Optional; steps of the test pipeline that set
             the size.
         sizes (GoodSizes | None): Optional; the sizes at which the model is good.
@@ -95,7 +97,8 @@ class Predictor(Protocol):
         Returns:
             A dict of arrays for each image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px),
             ``scores`` (N,), ``labels`` (N,), and of an instance segmentor ``masks`` (N, H, W;
-            bool). Classification: ``scores`` (classes,).
+            bool). Panoptic: ``panoptic`` (H, W), class + 1000 * instance of each pixel, -1 for no
+            segment. Classification: ``scores`` (classes,).
         """
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
@@ -181,6 +184,9 @@ class ToolboxPredictor(FromCheckpoint):
         with _quiet():
             self._inferencer = _build_inferencer(self._scope, config, device)
         self.model: Any = self._inferencer.model
+        self.num_things: int | None = None
+        if _is_panoptic(self.model):
+            self.task, self.num_things = 'panoptic', self.model.num_things_classes
         if self._scope == 'mmseg':
             # The toolbox's also takes an argmax, the slowest step here.
             self.model.postprocess_result = _crop_logits
@@ -217,6 +223,8 @@ class ToolboxPredictor(FromCheckpoint):
         samples = self._run(images)
         if self.task == 'classification':
             return [dict(scores=sample.pred_score.cpu().numpy()) for sample in samples]
+        if self.task == 'panoptic':
+            return [_segments_of(sample, self.model.num_classes) for sample in samples]
         return [_boxes_of(sample.pred_instances) for sample in samples]
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
@@ -254,6 +262,18 @@ def _config_of(checkpoint: str | os.PathLike[str]) -> Path:
         advice = similar_names(str(checkpoint))
         raise InputError(f'cfg is needed with checkpoint: {fault}{advice}')
     return named.config_file
+
+
+def _is_panoptic(model: Any) -> bool:
+    """Whether a model is one of mmdet's MaskFormer family that predicts panoptic segments."""
+    fusion = getattr(model, 'panoptic_fusion_head', None)
+    return fusion is not None and bool((fusion.test_cfg or {}).get('panoptic_on', True))
+
+
+def _segments_of(sample: Any, num_classes: int) -> dict[str, np.ndarray]:
+    """mmdet's panoptic ids, with -1 in place of the number of classes."""
+    found = sample.pred_panoptic_seg.sem_seg[0].cpu().numpy()
+    return dict(panoptic=np.where(found == num_classes, -1, found))
 
 
 def _boxes_of(found: Any) -> dict[str, np.ndarray]:
@@ -346,7 +366,8 @@ def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
     Steps that load annotations are dropped, and those but ``keep`` that set the size.
     """
     dataset = cfg.get('test_dataloader', {}).get('dataset', {})
-    steps = [step for step in dataset.get('pipeline', ()) if step_name(step) != 'LoadAnnotations']
+    annotations = ('LoadAnnotations', 'LoadPanopticAnnotations')
+    steps = [step for step in dataset.get('pipeline', ()) if step_name(step) not in annotations]
     names = [step_name(step) for step in steps]
     if 'LoadImageFromFile' not in names:
         raise InputError(

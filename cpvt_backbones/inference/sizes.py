@@ -176,7 +176,8 @@ class Sizing:
         steps, task = getattr(predictor, 'size_steps', None), predictor.task
         self._known = steps is not None
         # A detector's padding stays in its pipeline: it moves no box.
-        self.steps = [step for step in steps or () if (step['type'], task) != ('Pad', 'detection')]
+        detects = task in ('detection', 'panoptic')
+        self.steps = [step for step in steps or () if not (detects and step['type'] == 'Pad')]
         wants_test_scale = scale in (None, 'config')
         if not _are_known(self.steps, task):
             if wants_test_scale:
@@ -188,7 +189,7 @@ class Sizing:
             self.steps = []
         # Of large images: the factor of their own size at which objects have the size that the
         # model was tested at.
-        tiled = bool(self.steps) and scale is None and task != 'classification'
+        tiled = bool(self.steps) and scale is None and task in ('detection', 'segmentation')
         self._zoom = min(self.sizes.zoom, 1.0) if self.sizes and tiled else None
         self._used: Steps = self.steps if wants_test_scale else _steps_to(scale)
 

@@ -1,0 +1,74 @@
+"""EoMT of transformers: its folder loads, and computes the same."""
+
+import pytest
+import torch
+from tiny import EOMT_TRUNK, build, eomt, eomt_segmentor, max_difference, scaled
+
+from cpvt_backbones.checkpoints import load_weights
+
+transformers = pytest.importorskip('transformers')
+pytestmark = pytest.mark.full
+BUILDERS = {'detector': eomt, 'segmentor': eomt_segmentor}
+
+
+def peer_of(**options):
+    arch = dict(EOMT_TRUNK['arch'])
+    config = transformers.EomtConfig(
+        **{
+            'hidden_size': arch['embed_dims'],
+            'num_hidden_layers': arch['depth'],
+            'num_attention_heads': arch['num_heads'],
+            'mlp_ratio': 2,
+            'image_size': 64,
+            'num_register_tokens': 4,
+            'num_blocks': 2,
+            'num_queries': 6,
+            'num_labels': 5,
+            **options,
+        }
+    )
+    torch.manual_seed(0)
+    peer = scaled(transformers.EomtForUniversalSegmentation(config)).eval()
+    peer.attn_mask_probs.zero_()  # as in published files
+    return peer
+
+
+@pytest.mark.parametrize('kind', BUILDERS)
+@pytest.mark.parametrize('gated', [False, True])
+def test_its_folder_gives_its_logits(kind, gated, tmp_path):
+    peer, changes = peer_of(use_swiglu_ffn=gated), {}
+    if gated:
+        hidden = peer.layers[0].mlp.down_proj.in_features
+        changes = {
+            'backbone.activation': 'swiglu',
+            'backbone.arch.mlp_ratio': hidden / EOMT_TRUNK['arch']['embed_dims'],
+        }
+    peer.save_pretrained(tmp_path / 'folder')
+    model = build(BUILDERS[kind](**changes)).eval()
+    load_weights(model, tmp_path / 'folder')
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        wanted = peer(images)
+        (classes,), (masks,) = model(images, mode='tensor')
+    for found, right in (
+        (classes, wanted.class_queries_logits),
+        (masks, wanted.masks_queries_logits),
+    ):
+        assert max_difference(found, right) <= 1e-5 * max(1, right.abs().max().item())
+
+
+def test_its_masked_attention(tmp_path):
+    """In training with all queries limited."""
+    peer = peer_of()
+    peer.save_pretrained(tmp_path / 'folder')
+    model = build(eomt())
+    load_weights(model, tmp_path / 'folder')
+    peer.attn_mask_probs.fill_(1)
+    model.panoptic_head.attn_mask_probs.fill_(1)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        wanted = peer(images)  # it masks in evaluation mode, too
+        found = model.train().extract_feat(images)
+    masks, classes = found[-1]
+    assert max_difference(masks, wanted.masks_queries_logits) <= 1e-4
+    assert max_difference(classes, wanted.class_queries_logits) <= 1e-4
