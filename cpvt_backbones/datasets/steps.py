@@ -24,7 +24,7 @@ from .decide.settings import (
     object_settings,
 )
 from .decide.weights import Pretrained, read_backbone
-from .decide.whole import find_published, read_model
+from .decide.whole import Published, find_published, read_model
 from .read.coco import note_unlisted, read_coco, read_predictions, report_left_out
 from .read.folders import read_folders
 from .read.images import any_size, choose_range, mean_and_std
@@ -38,16 +38,17 @@ from .write.config import check_out, fields_of, start, write_config
 from .write.continued import continue_training
 from .write.data import (
     MAPS,
-    refuse_links,
     write_class_maps,
     write_labels,
     write_map_lists,
     write_objects,
     write_report,
 )
+from .write.draft import REPORT, Draft, check_folder, replacing
 from .write.sheet import write_sheet
 
 SHOWN = 10  # classes
+SHEET = 'sheet.jpg'
 GOES_ON = (
     'the training goes on with the whole model of the weights: classes of the same name keep what'
     ' they learned, and the anchors stay'
@@ -135,14 +136,62 @@ def make_config(request: Request) -> Settings:
         InputError: The data, weights or name of the config are not accepted.
     """
     check_out(request.out)
-    refuse_links(request.folder)
+    given = [*request.form.data, *request.form.val, request.classes, request.added]
+    check_folder(request.folder, [path for path in given if path is not None])
     channels = len(request.bands or 'RGB')
     published = find_published(request.task, request.weights) if channels == 3 else None
     pretrained = None
     if published is None:
         pretrained = read_backbone(request.task, request.weights, in_channels=channels)
     with any_size():
-        settings, texts = _prepare(request, pretrained)
+        checked = _read_and_check(request)
+        with replacing(request.out) as draft:
+            settings, texts = _prepare(request, checked, pretrained, draft)
+            _write(request, settings, texts, pretrained, published, draft)
+    return settings
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Data that are accepted, and how their values are read."""
+
+    labels: Labels
+    parts: Sequence[Part]
+    value_range: ValueRange | None
+
+
+def _read_and_check(request: Request) -> Checked:
+    """The data, with the printed table; ``InputError`` if any are refused."""
+    report = Report()
+    labels = read(request, report)
+    value_range = None
+    if request.limits or request.bands:
+        value_range = choose_range(labels.parts[0], request.limits, request.bands)
+    parts = check(
+        labels.parts,
+        report,
+        decode=request.decode,
+        outlines=request.kind == 'instances',
+        added=read_predictions(request.added) if request.added else None,
+        value_range=value_range,
+        skip_damaged=request.skip_damaged,
+        # VOC's reader notes that difficult objects are ignored.
+        crowd='ignore' if request.form.kind == 'voc' else request.crowd,
+    )
+    table = write_report(report, request.folder / REPORT)
+    report.finish(strict=request.strict, file=table)
+    return Checked(labels, parts, value_range)
+
+
+def _write(
+    request: Request,
+    settings: Settings,
+    texts: dict[str, object],
+    pretrained: Pretrained | None,
+    published: Published | None,
+    draft: Draft,
+) -> None:
+    """Write the config of settings, and add to these what it starts from."""
     whole = None
     if published is not None:
         whole = read_model(published, settings.classes)
@@ -171,42 +220,26 @@ def make_config(request: Request) -> Settings:
     if request.length:
         settings.fields['length'] = request.length
     numbers = settings.fields | dict(about=settings.about)
-    write_config(request.task, numbers, texts | weights, request.out, whole)
-    continued = continue_training(request.task, pretrained, request.out)
+    write_config(request.task, numbers, texts | weights, draft.config, whole)
+    continued = continue_training(request.task, pretrained, draft.config)
     if continued is not None:
         fields, weights = continued
-        write_config(request.task, numbers | fields, texts | weights, request.out)
+        write_config(request.task, numbers | fields, texts | weights, draft.config)
     is_small = request.task == 'detector' and whole is None and continued is None
     settings.remarks += [SMALL] if is_small else []
     if continued is not None or anchors is not None:
         settings.remarks.append(GOES_ON)
-    return settings
 
 
-def _prepare(request: Request, pretrained: Pretrained | None) -> tuple[Settings, dict[str, object]]:
+def _prepare(
+    request: Request, checked: Checked, pretrained: Pretrained | None, draft: Draft
+) -> tuple[Settings, dict[str, object]]:
     """The settings of checked data, and the names and paths of what is written."""
-    report = Report()
-    labels = read(request, report)
-    value_range = None
-    if request.limits or request.bands:
-        value_range = choose_range(labels.parts[0], request.limits, request.bands)
-    parts = check(
-        labels.parts,
-        report,
-        decode=request.decode,
-        outlines=request.kind == 'instances',
-        added=read_predictions(request.added) if request.added else None,
-        value_range=value_range,
-        skip_damaged=request.skip_damaged,
-        # VOC's reader notes that difficult objects are ignored.
-        crowd='ignore' if request.form.kind == 'voc' else request.crowd,
-    )
-    table = write_report(report, request.folder / 'check.csv')
-    report.finish(strict=request.strict, file=table)
-    settings, texts = _decide_and_write(request, labels, parts, value_range)
+    value_range = checked.value_range
+    settings, texts = _decide_and_write(request, checked, draft.folder)
     normalisation = None
     if value_range and request.bands:
-        mean, std = mean_and_std(parts[0], value_range)
+        mean, std = mean_and_std(checked.parts[0], value_range)
         normalisation = Normalisation(tuple(mean), tuple(std))
         settings.remarks.append(
             f'bands {", ".join(map(str, request.bands))}: mean and standard deviation are of the'
@@ -216,10 +249,9 @@ def _prepare(request: Request, pretrained: Pretrained | None) -> tuple[Settings,
         normalisation = pretrained.normalisation
         settings.remarks.append(_about_normalisation(normalisation))
     settings.fields |= fields_of(request.task, value_range, normalisation)
-    picture = request.folder / 'sheet.jpg'
     try:
-        sheet = write_sheet(request.task, texts, picture, value_range=value_range)
-        remark = f'images with their labels, to look at before training: {sheet}'
+        write_sheet(request.task, texts, draft.folder / SHEET, value_range=value_range)
+        remark = f'images with their labels, to look at before training: {request.folder / SHEET}'
     except OSError as error:  # a picture is no reason to end
         remark = f'images with their labels were not drawn: {error}'
     settings.remarks.append(remark)
@@ -230,7 +262,7 @@ def _prepare(request: Request, pretrained: Pretrained | None) -> tuple[Settings,
             'pictures show these classes by their number, because their font lacks the letters:'
             f' {", ".join(numbered[:SHOWN])}{more}'
         )
-    return settings, texts
+    return settings, draft.final(texts)
 
 
 def _about_normalisation(found: Normalisation | None) -> str:
@@ -277,9 +309,9 @@ def _read_objects(request: Request, report: Report) -> list[Part]:
 
 
 def _decide_and_write(
-    request: Request, labels: Labels, parts: Sequence[Part], value_range: ValueRange | None
+    request: Request, checked: Checked, folder: Path
 ) -> tuple[Settings, dict[str, object]]:
-    folder = request.folder
+    labels, parts, value_range = checked.labels, checked.parts, checked.value_range
     suffix = '.npy' if value_range else '.jpg'
     if request.task == 'classifier':
         settings = class_settings(parts, side=request.side)

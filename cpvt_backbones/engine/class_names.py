@@ -16,6 +16,7 @@ from mmengine.runner import BaseLoop, Runner
 
 from cpvt_backbones.checkpoints import classes_of
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.label_files import CLASSES, read_classes
 
 _SHOWN = 20
 
@@ -69,7 +70,7 @@ def check_annotations(dataset: Any, place: str) -> None:
 
     Raises:
         ValueError: They differ. Folders and classes that have no name in common pass: such folders
-            are named by codes.
+            are named by codes. Lists and class maps with a ``classes.json`` need the same names.
     """
     classes = classes_of(getattr(dataset, 'metainfo', None))
     if classes is None:
@@ -80,6 +81,20 @@ def check_annotations(dataset: Any, place: str) -> None:
     for source, labelled in _labelled_names(dataset):
         if not _same(labelled, classes):
             raise InputError(_difference(place, classes, source, labelled))
+    for labels in _label_files(dataset):
+        stored = read_classes(labels)
+        if stored is not None and stored != classes:
+            source = f'{str(labels)!r}, by its {CLASSES},'
+            raise InputError(_difference(place, classes, source, stored))
+
+
+def _label_files(dataset: Any) -> Iterator[Path]:
+    """The list and the folder of class maps of a data set."""
+    prefix = getattr(dataset, 'data_prefix', None)
+    maps = prefix.get('seg_map_path') if isinstance(prefix, dict) else None
+    for path in (getattr(dataset, 'ann_file', None), maps):
+        if isinstance(path, str) and path:
+            yield Path(path)
 
 
 def check_metric(metric: Any, dataset: Any, place: str) -> None:

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.progress import track
 from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.windows import open_scene
+from cpvt_backbones.label_files import CLASSES, describe_labels
 from cpvt_backbones.value_range import ValueRange
 
 from ..check.masks import MaskClasses
@@ -27,17 +27,6 @@ from .tiles import write_map_tiles, write_tiles
 
 PARTS = ('train', 'val')
 MAPS = 'masks'  # folder of the class maps
-
-
-def refuse_links(folder: Path) -> None:
-    """``InputError`` if an output folder has links, through which files would be written elsewhere.
-
-    The folder itself may be a link of the user.
-    """
-    for path in folder.rglob('*'):
-        if path.is_symlink():
-            target = os.path.realpath(path)
-            raise InputError(f'--out: {path} is a link to {target}; nothing is written through it')
 
 
 def write_list(names: Iterable[str], path: Path) -> str:
@@ -61,6 +50,7 @@ def write_json(content: Any, path: Path, *, indent: int | None = None) -> Path:
 def write_report(report: Report, file: Path) -> Path | None:
     """Write a CSV file of every entry; ``None`` if the printed table has them all."""
     if not report.is_long:
+        file.unlink(missing_ok=True)  # of an earlier call
         return None
     text = io.StringIO(newline='')
     writer = csv.writer(text)
@@ -92,17 +82,20 @@ def write_map_lists(
 ) -> dict[str, Any]:
     """Write lists of images, and tiles of these and their maps; returns names and paths."""
     maps, images = folder / MAPS, settings.parts[0].root
+    write_json(describe_labels(settings.classes), maps / CLASSES)
     if settings.tiles:
         tiled = folder / 'tiles'
         for tiles in settings.tiles:
             write_tiles(tiles, tiled / 'images', value_range=value_range)
             write_map_tiles(tiles, maps, tiled / MAPS)
         maps, images = tiled / MAPS, tiled / 'images'
+        write_json(describe_labels(settings.classes), maps / CLASSES)
     texts: dict[str, Any] = dict(classes=tuple(settings.classes))
     texts |= dict(images=str(images.resolve()), masks=str(maps.resolve()))
     for name, part in zip(PARTS, settings.parts, strict=True):
         names = [image['file_name'] for image in part.coco['images']]
         texts[name] = write_list(names, folder / f'{name}.txt')
+    _write_classes(settings.classes, folder)
     return texts
 
 
@@ -116,7 +109,14 @@ def write_labels(settings: Settings, folder: Path) -> dict[str, Any]:
         for image in part.coco['images']:
             lines.append(f'{image["file_name"]} {classes.index(image["label"])}')
         texts[name] = write_list(lines, folder / f'{name}.txt')
+    _write_classes(classes, folder)
     return texts
+
+
+def _write_classes(classes: Sequence[str], folder: Path) -> None:
+    """Write the names that the lists of a folder number."""
+    lists = [folder / f'{name}.txt' for name in PARTS]
+    write_json(describe_labels(classes, lists), folder / CLASSES)
 
 
 def write_class_maps(

@@ -26,7 +26,7 @@ def write_tiles(tiles: Tiles, folder: Path, *, value_range: ValueRange | None = 
 
     if 'annotations' in tiles.coco:
         count = len(tiles.coco['images'])
-        print(f'{folder}: {count} tiles, {tiles.left_out} without objects left out')
+        print(f'{folder.name}: {count} tiles, {tiles.left_out} without objects left out')
 
     def write(source: str) -> None:
         _write_images(tiles.part.root / source, tiles.places[source], folder, value_range)

@@ -1,0 +1,147 @@
+"""Files of a config that replace those of an earlier call together.
+
+A config, its lists of labels and its class maps belong together: the numbers of one and the names
+of another would misname every label. All files are first written to ``.part`` in the folder of the
+config. At the end the earlier config is removed, the files are renamed, and the new config is
+written last. Whenever a call ends, there is the earlier config with its files, the new one with
+its own, or none.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import Timeout
+
+from cpvt_backbones.checkpoints import atomic_write, flush_to_disk, lock_file
+from cpvt_backbones.errors import InputError
+from cpvt_backbones.label_files import CLASSES
+
+from ..files import RECIPE
+
+PART, LOCK = '.part', '.lock'
+REPORT = 'check.csv'
+# What a call writes to the folder of its config; all else there is a user's.
+WRITTEN = (
+    RECIPE,
+    'data.json',
+    CLASSES,
+    'train.json',
+    'val.json',
+    'train.txt',
+    'val.txt',
+    'masks',
+    'tiles',
+    'sheet.jpg',
+)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A config and its folder, while they are written.
+
+    Args:
+        out: The config, as it will be.
+    """
+
+    out: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which the files are written."""
+        return self.config.with_suffix('')
+
+    @property
+    def config(self) -> Path:
+        """The config that is written; it has its final name, and inherits from ``folder``."""
+        return self.out.with_suffix('') / PART / self.out.name
+
+    def final(self, texts: dict[str, Any]) -> dict[str, Any]:
+        """Return names and paths, in which paths of ``folder`` are those after the renaming."""
+        old = str(self.folder.resolve())
+        new = str(self.out.with_suffix('').resolve())
+        changed = {}
+        for key, value in texts.items():
+            inside = isinstance(value, str) and f'{value}/'.startswith(f'{old}/')
+            changed[key] = new + value.removeprefix(old) if inside else value
+        return changed
+
+
+def check_folder(folder: Path, data: Sequence[Path]) -> None:
+    """``InputError`` for a folder of a config that has other files than those of an earlier call.
+
+    Args:
+        folder: Folder of the name of the config.
+        data: Paths of the user's data, which must lie elsewhere.
+    """
+    for path in data:
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise InputError(
+                f'--out: the data {path} are in {folder}/, to which the config writes its files;'
+                ' choose another name for the config'
+            )
+    for path in folder.rglob('*'):
+        if path.is_symlink():
+            target = os.path.realpath(path)
+            raise InputError(f'--out: {path} is a link to {target}; nothing is written through it')
+    if not folder.exists() or (folder / RECIPE).is_file():
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name not in (PART, LOCK, REPORT):
+            raise InputError(
+                f'--out: the config writes its files to {folder}/, which has others, such as'
+                f' {path.name}; choose another name for the config'
+            )
+
+
+@contextmanager
+def replacing(out: Path) -> Iterator[Draft]:
+    """Context with a :class:`Draft`, whose files replace those of an earlier call at the end.
+
+    If the block raises, the earlier config and its files stay as they are. Files of a call that was
+    killed are removed.
+
+    Raises:
+        InputError: Another call writes this config.
+    """
+    draft = Draft(out)
+    folder = out.with_suffix('')
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = lock_file(folder / LOCK, warn=print)
+    except Timeout:
+        raise InputError(f'--out: another cpvt make-config writes {out}') from None
+    try:
+        _remove(folder / PART)
+        draft.folder.mkdir(parents=True)
+        yield draft
+        _move(draft, folder)
+    finally:
+        _remove(folder / PART)
+        if lock is not None:
+            lock.release()
+
+
+def _move(draft: Draft, folder: Path) -> None:
+    """Replace the files of an earlier call, while there is no config that names them."""
+    draft.out.unlink(missing_ok=True)
+    flush_to_disk(draft.out.parent)
+    earlier = folder / PART / 'earlier'
+    earlier.mkdir()
+    for name in WRITTEN:
+        if (folder / name).exists() and name != RECIPE:  # which tells that the folder is ours
+            (folder / name).rename(earlier / name)
+    for path in sorted(draft.folder.iterdir(), key=lambda path: path.name != RECIPE):
+        path.replace(folder / path.name)
+    flush_to_disk(folder)
+    with atomic_write(draft.out) as file:
+        file.write(draft.config.read_bytes())
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_dir():
+        shutil.rmtree(folder)
