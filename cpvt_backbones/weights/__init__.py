@@ -19,9 +19,10 @@ from typing import Any
 from cpvt_backbones.errors import InputError
 
 FOLDER = Path(__file__).parent
-# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. Digits alone are a
-# date.
-_NAMED_HASH = re.compile(r'.*-(?!\d+$)([0-9a-f]{64}|[0-9a-f]{8})')
+# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. A date and a step with
+# leading zeros have eight digits, too.
+_DATE = r'20\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])'
+_NAMED_HASH = re.compile(rf'.*-(?!(?:{_DATE}|00\d{{6}})$)([0-9a-f]{{64}}|[0-9a-f]{{8}})')
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,11 @@ def sha256_of(path: str | PathLike[str], *, size: int | None = None) -> str:
 
 
 def hash_in_name(stem: str) -> str:
-    """SHA-256 in a file name without its suffix: 64 or 8 hexadecimal digits after a hyphen; ''
-    without one.
+    """SHA-256 in a file name without its suffix: 64 or 8 hexadecimal digits after a hyphen.
+
+    Returns:
+        The digits; ``''`` without any. A date of this century (``20260731``) and a number with two
+        leading zeros (``00012000``) are none.
     """
     match = _NAMED_HASH.fullmatch(stem)
     return match[1] if match else ''

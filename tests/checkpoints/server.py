@@ -13,9 +13,8 @@ from cpvt_backbones.checkpoints.reading import sources
 class Handler(BaseHTTPRequestHandler):
     """Answers with the server's ``files``, by path.
 
-    A path in ``gated`` needs a login, one in ``cut`` lacks its last byte, and the answer for one in
-    ``unsized`` does not say its length. ``most`` is the number of bytes of an answer; the rest can
-    be asked for by range, unless ``resumes`` is false.
+    A path in ``gated`` needs a login, one in ``cut`` lacks its last byte, and one in ``moved``
+    redirects to an address.
     """
 
     def do_HEAD(self):
@@ -23,24 +22,21 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         server, path = self.server, self.path
-        content = server.files.get(path)
-        asked = self.headers.get('Range', '') if server.resumes else ''
-        server.asked.append(f'{self.command} {path} {asked}'.strip())
-        start = int(asked.removeprefix('bytes=').rstrip('-') or 0)
+        content, moved = server.files.get(path), server.moved.get(path)
+        server.asked.append(f'{self.command} {path}')
         gated = path in server.gated
-        status = 206 if start else 200
-        self.send_response(403 if gated else 404 if content is None else status)
-        if gated:
+        self.send_response(302 if moved else 403 if gated else 404 if content is None else 200)
+        if moved:
+            self.send_header('Location', moved)
+        elif gated:
             self.send_header('X-Error-Code', 'GatedRepo')
         elif content is not None:
             self.send_header('ETag', f'"{hashlib.sha256(content).hexdigest()}"')
             self.send_header('X-Repo-Commit', '0' * 40)
-            if path not in server.unsized:
-                self.send_header('Content-Length', str(len(content) - start))
+            self.send_header('Content-Length', str(len(content)))
         self.end_headers()
         if self.command == 'GET' and content and not gated:
-            end = len(content) - (path in server.cut)
-            self.wfile.write(content[start : min(end, start + server.most)])
+            self.wfile.write(content[: len(content) - (path in server.cut)])
 
     def log_message(self, *_):
         pass
@@ -50,12 +46,12 @@ class Handler(BaseHTTPRequestHandler):
 def serving(monkeypatch, folder):
     """Context with a server, and empty caches of torch and huggingface_hub in a folder."""
     with ThreadingHTTPServer(('127.0.0.1', 0), Handler) as server:
-        server.files, server.asked, server.most, server.resumes = {}, [], 1 << 40, True
-        server.gated, server.cut, server.unsized = set(), set(), set()
+        server.files, server.moved, server.asked = {}, {}, []
+        server.gated, server.cut = set(), set()
         server.address = f'http://127.0.0.1:{server.server_port}'
         monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(folder / 'torch'))
-        # A slow machine is no slow network: after a timeout a file is asked for again.
-        monkeypatch.setattr(sources, '_TIMEOUT', 600.0)
+        monkeypatch.setattr(sources, '_TIMEOUT', 600.0)  # a slow machine is no slow network
+        sources._warn.cache_clear()
         thread = threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01))
         thread.start()
         yield server

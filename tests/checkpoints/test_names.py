@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hostile import refused
 from mmengine.config import Config
 from peers import PVT_ARCH, PVT_TABLE, mmdet_pvt, scaled
+from safetensors.torch import save
 from server import serving
 from tiny import build, retinanet
 
@@ -63,12 +65,9 @@ def publisher(tmp_path, monkeypatch):
 
 
 def test_a_name_is_config_and_weights(publisher):
-    """An answer that is cut is resumed; the file is kept."""
-    publisher.most = len(publisher.files[publisher.path]) // 2 + 1
+    """The file is kept."""
     image = np.random.default_rng(0).integers(0, 255, (64, 96, 3), np.uint8)
     inferencer = Inferencer(checkpoint=NAME, device='cpu')
-    first, second = publisher.asked
-    assert second == f'{first} bytes={publisher.most}-'
     publisher.files.clear()
     model = inferencer.predictor.model
     images = torch.randn(1, 3, 64, 64)
@@ -102,9 +101,20 @@ def test_another_file_is_not_kept(publisher):
     assert not list(weights.FOLDER.rglob('*.pth'))
 
 
+def test_a_cached_file_of_another_digest_is_not_read(publisher, tmp_path):
+    """Whatever lies beside it."""
+    file = tmp_path / 'torch' / 'checkpoints' / publisher.path[1:]
+    file.parent.mkdir(parents=True)
+    content = save({'backbone.norm.weight': torch.ones(2)})
+    file.write_bytes(content)
+    file.with_name(f'{file.name}.sha256').write_text(hashlib.sha256(content).hexdigest())
+    line = refused(NAME, 'is damaged: its SHA-256 is .* as in its name; delete ')
+    assert line.endswith(f"delete '{file}' to fetch it again")
+
+
 def test_an_incomplete_file_is_not_kept(publisher):
-    publisher.most, publisher.resumes = 1000, False
-    refused(NAME, r'the answer ended after 1,000 of \d+ bytes')
+    publisher.cut.add(publisher.path)
+    refused(NAME, r'the answer ended after [\d,]+ of \d+ bytes')
     assert not list(weights.FOLDER.rglob('*.pth'))
 
 
@@ -117,3 +127,6 @@ def test_the_index():
         assert entry.address.startswith(('https://', 'timm://')), entry.address
         assert entry.scores and entry.source and entry.parameters > 1e6
         assert entry.task in ('detection', 'segmentation', 'classification')
+        stem = entry.address.rpartition('/')[2].partition('.')[0]
+        digits = re.search(r'-([0-9a-f]{8})$', stem)
+        assert not digits or weights.hash_in_name(stem) == digits[1]  # of digits alone, too

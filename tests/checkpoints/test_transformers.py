@@ -170,7 +170,7 @@ def dinov2(tmp_path, monkeypatch):
     def no_network(*_, **__):
         raise URLError('no network')
 
-    monkeypatch.setattr(sources, 'urlopen', no_network)
+    monkeypatch.setattr(sources, '_follow', no_network)
 
     def dinov2(size):
         torch.manual_seed(0)

@@ -247,23 +247,24 @@ def _is_file_name(name: str) -> bool:
 
 
 def _check_hash(file: Path) -> None:
-    """Compare the file with the SHA-256 beside it or in its name."""
+    """Compare the file with its SHA-256: 64 digits of its name, the file beside it, or 8 digits of
+    its name.
+    """
     sidecar = Path(f'{file}.sha256')
-    advice = 'fetch it again'
-    if sidecar.is_file():
+    source, advice = 'its name', 'fetch it again'
+    wanted = file.resolve().name  # huggingface_hub's cache names its files so
+    if not _SHA256.fullmatch(wanted):
+        wanted = hash_in_name(file.stem)
+    if len(wanted) < 64 and sidecar.is_file():
         source, wanted = repr(str(sidecar)), sidecar.read_text('utf-8', 'replace').lower()[:64]
         if not _SHA256.fullmatch(wanted):
             fault = f'{source} must begin with a SHA-256 of 64 hexadecimal digits'
             raise CheckpointError(f'checkpoint: {fault}, got {wanted!a}')
-    elif _SHA256.fullmatch(file.resolve().name):  # as huggingface_hub's cache names its files
-        source, wanted = 'its name', file.resolve().name
-    else:
-        source, wanted = 'its name', hash_in_name(file.stem)
-        if len(wanted) == 8:
-            advice += (
-                ', or, if the name has another meaning, such as a commit, rename it or write its'
-                f' SHA-256 to {str(sidecar)!r}'
-            )
+    if len(wanted) == 8:
+        advice += (
+            ', or, if the name has another meaning, such as a commit, rename it or write its'
+            f' SHA-256 to {str(sidecar)!r}'
+        )
     if wanted and not (found := sha256_of(file)).startswith(wanted):
         fault = f'its SHA-256 is {found}, not {wanted} as in {source}; {advice}'
         raise CheckpointError(f'checkpoint: {str(file)!r} is damaged: {fault}')

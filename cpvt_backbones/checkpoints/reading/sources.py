@@ -1,31 +1,35 @@
-"""Weights of elsewhere are fetched: by an address, or a name of timm, mmpretrain or the hub."""
+"""Weights of elsewhere: an address, or a name of timm, mmpretrain or the hub, becomes a file.
+
+torch.hub and huggingface_hub fetch and cache. This module knows where a file belongs and which
+SHA-256 it must have.
+"""
 
 import difflib
+import errno
 import hashlib
 import logging
 import re
-import zipfile
-from collections.abc import Callable, Sequence
+import secrets
+import sys
+from collections.abc import Sequence
+from functools import cache
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import torch
 from mmengine.logging import print_log
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from safetensors import SafetensorError, safe_open
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.weights import PublishedWeights, hash_in_name, sha256_of
 
 from ..report import CheckpointError
 from .opening import INDEX, shards_of
-from .writing import atomic_write
+from .writing import FULL, atomic_write
 
 SAVED = 'model.safetensors'
-MAX_BYTES = 64 << 30  # of a download; 7e9 parameters in fp32 take 27 GB (DINOv3)
 # Of a folder or repository the first that is there, as transformers takes them.
 WEIGHTS = (
     SAVED,
@@ -37,8 +41,11 @@ ACCEPTED = (
     'a file, a folder, an https:// address, or timm://NAME, hf://USER/REPOSITORY or'
     ' mmpretrain://NAME'
 )
-_TIMEOUT = 30.0  # seconds without a byte
+_TIMEOUT = 30.0  # seconds until an address answers
 _FRAGMENT = re.compile('sha256=([0-9a-f]{64})')
+_SHA256 = re.compile('[0-9a-f]{64}')
+# Errors of a disk, not of a network.
+_LOCAL = {*FULL, errno.EACCES, errno.EEXIST, errno.EFBIG, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 
 
 def fetch(checkpoint: str) -> Path:
@@ -81,10 +88,14 @@ def _cache(name: str) -> Path:
     return Path(torch.hub.get_dir(), 'checkpoints', name)
 
 
-def _unreachable(source: str, error: Exception, file: Path) -> CheckpointError:
+def _failed(source: str, error: Exception, file: Path) -> CheckpointError:
+    """The error for a file that could not be fetched, in one line."""
     reason = next(iter(str(error).splitlines()), '') or type(error).__name__
-    advice = f'without a network, put the file at {str(file)!r}'
     source = repr(source)[1:-1]  # one line
+    if isinstance(error, OSError) and error.errno in _LOCAL:
+        fault = f'{source} could not be written to {str(file)!r} ({reason})'
+        return CheckpointError(f'checkpoint: {fault}')
+    advice = f'without a network, put the file at {str(file)!r}'
     return CheckpointError(f'checkpoint: {source} could not be fetched ({reason}); {advice}')
 
 
@@ -105,32 +116,28 @@ def _fetch_address(address: str) -> Path:
         raise CheckpointError(f'checkpoint: {_shown(url)!r} is no address: {error}') from error
     name = parts.path.rpartition('/')[2]
     name = name if name not in ('', '.', '..') else 'checkpoint'
-    named = '' if digest else hash_in_name(Path(name).stem)
-    folder = re.sub('[^a-z0-9.-]', '_', f'{parts.hostname}')[:60]
-    file = _cache(f'{folder}-{hashlib.sha256(address.encode()).hexdigest()[:16]}/{name}')
-    if named:
-        file = _cache(name)
-    wanted = digest[1] if digest else named
-    if file.is_file():
-        if digest and (found := sha256_of(file)) != wanted:
-            fault = f'its SHA-256 is {found}, not {wanted} as in its address'
-            advice = f'delete {str(file)!r} to fetch it again'
-            raise CheckpointError(f'checkpoint: {str(file)!r} is damaged: {fault}; {advice}')
-        return file
-    if parts.scheme == 'http' and len(wanted) < 64:
-        print_log(
+    wanted = digest[1] if digest else hash_in_name(Path(name).stem)
+    file = _cache(name)
+    if digest or not wanted:
+        folder = re.sub('[^a-z0-9.-]', '_', f'{parts.hostname}')[:60]
+        file = _cache(f'{folder}-{hashlib.sha256(address.encode()).hexdigest()[:16]}/{name}')
+    if parts.scheme == 'http' and len(wanted) < 64 and not file.is_file():
+        _warn(
             f'{_shown(url)}: whoever is on the way of http:// can change the weights; use'
-            ' https://, or append #sha256=<64 digits>',
-            'current',
-            logging.WARNING,
+            ' https://, or append #sha256=<64 digits>'
         )
+    elif not wanted:
+        _warn_unchecked(_shown(url), file, 'append #sha256=<64 digits> to check it')
+    if file.is_file():
+        _check_cached(file, wanted, 'its address' if digest else 'its name')
+        return file
     try:
         _download(url, file, wanted)
     except (OSError, HTTPException, ValueError) as error:
-        raise _unreachable(_shown(url), error, file) from error
+        raise _failed(_shown(url), error, file) from error
     if digest:
         with atomic_write(f'{file}.sha256') as sidecar:  # instead of a hash in its name
-            sidecar.write(digest[1].encode())
+            sidecar.write(wanted.encode())
     return file
 
 
@@ -139,113 +146,89 @@ def _shown(url: str) -> str:
     return url.partition('?')[0]
 
 
+@cache
+def _warn(text: str) -> None:
+    """Log a warning, once in a process."""
+    print_log(text, 'current', logging.WARNING)
+
+
+def _warn_unchecked(source: str, file: Path, advice: str) -> None:
+    _warn(f'{source}: its SHA-256 is not known, so {str(file)!r} is not checked; {advice}')
+
+
+def _check_cached(file: Path, wanted: str, source: str) -> None:
+    """Refuse a file of another SHA-256, whatever lies beside it."""
+    if wanted and not (found := sha256_of(file)).startswith(wanted):
+        fault = f'its SHA-256 is {found}, not {wanted} as in {source}'
+        advice = f'delete {str(file)!r} to fetch it again'
+        raise CheckpointError(f'checkpoint: {str(file)!r} is damaged: {fault}; {advice}')
+
+
 def _download(url: str, file: Path, wanted: str) -> None:
-    """Write an answer to a file; raise ValueError, and write none, if it is not all of a
-    checkpoint.
+    """Write a file by torch.hub, with its bar in a terminal; an error leaves no file.
 
     Args:
         url: The address, without a fragment.
         file: The file, whose folder is created.
         wanted: Start of its SHA-256; may be ''.
-    """
-    found, start = hashlib.sha256(), bytearray()
-    with atomic_write(file) as part:
-
-        def keep(chunk: bytes) -> None:
-            found.update(chunk)
-            start.extend(chunk[: 80 - len(start)])
-            part.write(chunk)
-
-        is_sized = _receive(url, file.name, keep)
-        if not start.startswith((b'PK', b'\x80')) and start[8:9] != b'{':
-            raise InputError(f'the answer is no checkpoint; it begins with {bytes(start)!a}')
-        if not found.hexdigest().startswith(wanted):
-            fault = f'the SHA-256 of the answer is {found.hexdigest()}, not {wanted}'
-            if len(wanted) < 64:
-                fault += (
-                    f' as in its name; if the name has another meaning, such as a commit, append'
-                    f' #sha256={found.hexdigest()} to the address'
-                )
-            raise InputError(fault)
-        part.flush()
-        if not is_sized and not wanted and not _is_whole(part.name):
-            raise InputError(
-                'the answer does not say its length, and is cut off or of a format that does not'
-                ' say it either: append #sha256=<64 digits> to the address'
-            )
-
-
-def _receive(url: str, name: str, keep: Callable[[bytes], object]) -> bool:
-    """Pass on the parts of an answer, with a bar in a terminal.
-
-    An answer that is cut is asked for again from its last byte on, if the server can do that and
-    the last attempt brought a byte.
-
-    Args:
-        url: The address.
-        name: Name of the file, for the bar.
-        keep: Called with each part, in order.
-
-    Returns:
-        Whether the answer says its length, or where it ends.
 
     Raises:
-        ValueError: The answer is cut, or too large.
-        OSError, HTTPException: The connection failed.
+        ValueError: The answer is cut, no checkpoint, or of another SHA-256, or an https:// address
+            leads to another scheme.
+        OSError, HTTPException: The connection failed, or the file cannot be written.
     """
-    console = Console(stderr=True)
-    columns = (TextColumn('{task.description}'), BarColumn(), DownloadColumn())
-    size, length, tag, is_sized = 0, 0, '', True
-    with Progress(
-        *columns, TransferSpeedColumn(), console=console, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task(name, total=None)
-        while not size or size < length:
-            before = size
-            try:
-                with urlopen(_request(url, size, tag), timeout=_TIMEOUT) as response:
-                    if size and response.status != 206:
-                        break
-                    if not size:
-                        length = int(response.headers.get('Content-Length') or 0)
-                        is_sized = bool(length) or response.chunked
-                        tag = response.headers.get('ETag') or ''
-                        progress.update(task, total=length or None)
-                    while chunk := response.read(1 << 20):
-                        size += len(chunk)
-                        if size > MAX_BYTES:
-                            raise InputError(f'the answer has more than {MAX_BYTES >> 30} GiB')
-                        keep(chunk)
-                        progress.update(task, completed=size)
-            except (OSError, HTTPException):
-                if size == before or not length:
-                    raise
-            if size == before:
-                break
-    if length and size != length:
-        raise ValueError(f'the answer ended after {size:,} of {length} bytes')
-    return is_sized
-
-
-def _request(url: str, start: int, tag: str) -> Request:
-    """Ask for the content from byte ``start`` on, if its tag is still the same."""
-    headers = {'User-Agent': 'cpvt_backbones'}
-    if start:
-        headers['Range'] = f'bytes={start}-'
-        if tag:
-            headers['If-Range'] = tag
-    return Request(url, headers=headers)
-
-
-def _is_whole(file: str) -> bool:
-    """Whether a file is an archive with its end, or a safetensors file of its full length."""
-    if zipfile.is_zipfile(file):
-        return True
+    source, length = _follow(url)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f'.{file.name[:40]}.{secrets.token_hex(4)}.part')
     try:
-        with safe_open(file, 'pt'):
-            return True
-    except SafetensorError:
-        return False
+        torch.hub.download_url_to_file(source, str(part), progress=sys.stderr.isatty())
+        _check_answer(part, length, wanted)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _check_answer(part: Path, length: str | None, wanted: str) -> None:
+    """Refuse an answer that is cut, no checkpoint, or of another SHA-256."""
+    size = part.stat().st_size
+    if length is not None and size != int(length):
+        raise InputError(f'the answer ended after {size:,} of {length} bytes')
+    with part.open('rb') as stream:
+        start = stream.read(80)
+    if not start.startswith((b'PK', b'\x80')) and start[8:9] != b'{':
+        raise InputError(f'the answer is no checkpoint; it begins with {start!a}')
+    if (found := sha256_of(part)).startswith(wanted):
+        return
+    fault = f'the SHA-256 of the answer is {found}, not {wanted}'
+    if len(wanted) < 64:
+        fault += (
+            ' as in its name; if the name has another meaning, such as a commit, append'
+            f' #sha256={found} to the address'
+        )
+    raise InputError(fault)
+
+
+class _SafeRedirects(HTTPRedirectHandler):
+    """Follows redirects from https:// to https:// only."""
+
+    def redirect_request(
+        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        scheme = urlsplit(newurl).scheme
+        if scheme not in ('https', req.type):
+            fp.close()
+            raise InputError(f'{req.type}:// leads to {scheme}://, which is not followed')
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _follow(url: str) -> tuple[str, str | None]:
+    """Address after all redirects, and the length of the answer in bytes if it says it.
+
+    torch.hub follows redirects from https:// to http://, and takes an answer that is cut.
+    """
+    request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
+    with build_opener(_SafeRedirects).open(request, timeout=_TIMEOUT) as response:
+        return response.url, response.headers.get('Content-Length')
 
 
 def _fetch_timm(name: str) -> Path:
@@ -287,8 +270,12 @@ def _fetch_hub(name: str, repository: str, file_names: Sequence[str]) -> Path:
     for file_name in file_names:
         own = _own_copy(repository, file_name)
         if own.is_file():
+            if own.suffix != '.json':
+                _warn_unchecked(name, own, 'delete it to take the one of the hub')
             return own
     file_name, file = _download_from_hub(name, repository, file_names)
+    if file.suffix != '.json' and not _SHA256.fullmatch(file.resolve().name):
+        _warn_unchecked(name, file, 'the cache of the hub does not say it either')
     if file_name.endswith(INDEX):
         for shard in shards_of(file):
             _download_from_hub(name, repository, [f'{PurePosixPath(file_name).with_name(shard)}'])
@@ -333,7 +320,7 @@ def _download_from_hub(name: str, repository: str, file_names: Sequence[str]) ->
             if not isinstance(error, EntryNotFoundError):
                 break
     assert fault is not None
-    raise _unreachable(f'{address}/resolve/main/{file_names[0]}', fault, own) from fault
+    raise _failed(f'{address}/resolve/main/{file_names[0]}', fault, own) from fault
 
 
 def _fetch_mmpretrain(name: str) -> Path:

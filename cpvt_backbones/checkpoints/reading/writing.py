@@ -21,7 +21,7 @@ SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 
 # What the system answers if a disk is full, or a user's part of it.
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
         part.replace(path)
         flush_to_disk(path.parent)
     except OSError as error:
-        if error.errno in _FULL and error.filename is None:
+        if error.errno in FULL and error.filename is None:
             error.filename = str(path)
         raise
     finally:
