@@ -120,6 +120,30 @@ def test_the_default_is_what_the_toolbox_predicts(model):
             np.testing.assert_allclose(found['score'], wanted['pred_score'], atol=1e-5)
 
 
+def test_images_of_a_batch_that_the_models_own_preprocessor_pads(model):
+    """As of a published model: each has what the toolbox predicts on it alone, padding included."""
+    cfg, checkpoint = model
+    cfg = copy.deepcopy(cfg)
+    if cfg.default_scope == 'mmpretrain':
+        cfg.data_preprocessor.pad_size_divisor = 32
+    elif cfg.default_scope == 'mmdet':
+        cfg.model.data_preprocessor.pad_size_divisor = 32
+    else:
+        cfg.model.data_preprocessor.test_cfg = dict(size_divisor=32)
+    theirs = toolbox_predictor(cfg, checkpoint)
+    inferencer = Inferencer(cfg=cfg, checkpoint=checkpoint, device='cpu', batch_size=3)
+    images = [picture(*size) for size in [(97, 20), (40, 56), (97, 20)] * 2]
+    for image, result in zip(images, inferencer.predict(images, score_thr=0.0), strict=True):
+        found, wanted = result.prediction, theirs(image)
+        if 'seg_map' in found:
+            assert (found['seg_map'] == wanted['seg_map'].numpy()).mean() > 0.999
+        elif 'boxes' in found:
+            assert len(found['boxes']) > 0 and found['labels'] == wanted['labels'].tolist()
+            np.testing.assert_allclose(found['boxes'], wanted['boxes'], atol=1e-2)
+        else:
+            np.testing.assert_allclose(found['score'], wanted['pred_score'], atol=1e-5)
+
+
 class Scaled(LocalSegmentor):
     """Its test scale has 40 px sides; good at 0.5 to 2 times that; made for images of 80 px."""
 
