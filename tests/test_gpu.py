@@ -11,9 +11,11 @@ import importlib.machinery
 import pytest
 import torch
 from tiny import BACKBONES, column, multi_scale, pyramid, randomise
+from torch.utils.checkpoint import checkpoint
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT, list_archs
 from cpvt_backbones.analysis.memory import peak_memory
+from cpvt_backbones.backbones import announce_sizes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason='there is no GPU')
 
@@ -100,6 +102,24 @@ def test_padded_batches_and_fused_models(build):
         images = images.cuda()
         assert relative(parts(model(images, valid_sizes=sizes)), padded) < OUTPUT
         assert relative(parts(model.fuse()(images)), fused) < OUTPUT
+
+
+@pytest.mark.parametrize('reentrant', [False, True])
+def test_announced_sizes_in_a_thread_of_autograd(reentrant):
+    """Checkpointing of the whole backbone calls it again there. The batch was moved to the GPU."""
+    model, batch = randomise(column()).eval().cuda(), torch.randn(2, 3, 70, 90)
+    sizes = [(70, 61), (44, 90)]
+    images = batch.cuda().requires_grad_()
+    gradients = []
+    for run in (
+        lambda: model(images, valid_sizes=sizes)[0],
+        lambda: checkpoint(model, images, use_reentrant=reentrant)[0],
+    ):
+        model.zero_grad()
+        run().square().sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        announce_sizes(batch, sizes)
+    assert relative(*gradients) < GRADIENT
 
 
 @pytest.mark.parametrize('build', [column, pyramid], ids=lambda build: build.__name__)
