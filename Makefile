@@ -70,7 +70,7 @@ $(PEERS)/.ready: $(READY)
 	@touch $@
 
 test-peers: $(PEERS)/.ready  ## run the tests of packages that are not in .venv: transformers, smp, peft, Lightning, ...
-	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -q -m "not slow" tests/test_bridges.py tests/checkpoints/test_transformers.py $(ARGS)
+	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -q -m "not slow" tests/test_bridges.py tests/checkpoints/test_transformers.py tests/checkpoints/test_normalisation.py $(ARGS)
 
 parity: $(PEERS)/.ready  ## measure the differences from timm, transformers, mm packages (two hours); writes docs/weights_parity.csv, configs/published/README.md
 	$(BIN)/python tests/checkpoints/parity.py timm mmpretrain mmseg mmdet
