@@ -200,16 +200,12 @@ def _of_file(path: Path) -> Normalisation | None:
 
 def _of_repository(name: str) -> Normalisation | None:
     """Of ``hf://USER/REPOSITORY``."""
-    if name.count('/') != 3:  # a file in a repository
-        return None
-    for file in (PREPROCESSOR, _PROCESSOR):
-        try:
-            return _of_configs(locate_checkpoint(f'{name}/{file}').parent, {})
-        except (CheckpointError, OSError):  # the hub has none, or there is no network
-            continue
     try:
-        return _of_timm_config(stored_config(name))
-    except CheckpointError:
+        config = stored_config(name)
+        if not config or 'architecture' in config:
+            return _of_timm_config(config)
+        return _of_processor(locate_checkpoint(f'{name}/{PREPROCESSOR}'))
+    except (CheckpointError, FileNotFoundError):  # the hub has none, or there is no network
         return None
 
 
@@ -217,12 +213,17 @@ def _of_configs(folder: Path, config: Mapping[str, Any]) -> Normalisation | None
     """Of the JSON files beside weights."""
     for name in (PREPROCESSOR, _PROCESSOR):
         if (folder / name).is_file():
-            settings = read_json(folder / name)
-            settings = settings.get('image_processor') or settings
-            found = _of_transformers(settings, name)
+            found = _of_processor(folder / name)
             if found is not None:
                 return found
     return _of_timm_config(config)
+
+
+def _of_processor(file: Path) -> Normalisation | None:
+    """Of an image processor, or of one of images and text that holds one."""
+    settings = read_json(file)
+    inner = settings.get('image_processor')
+    return _of_transformers(inner if isinstance(inner, Mapping) else settings, file.name)
 
 
 def _of_timm_config(config: Mapping[str, Any]) -> Normalisation | None:

@@ -170,6 +170,27 @@ def test_a_folder_says_its_values(name, content, expected, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ('config', 'expected'),
+    [
+        (dict(model_type='vit'), HALF),
+        (dict(type='CPVT', arch='tiny'), HALF),  # of save_pretrained
+        (dict(architecture='x', pretrained_cfg=dict(mean=[0.0] * 3, std=[1.0] * 3)), UNIT),
+    ],
+)
+def test_a_repository_says_its_values(config, expected, tmp_path, monkeypatch):
+    """Its files were put into the cache by hand."""
+    pytest.importorskip('huggingface_hub')
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    for name, content in {
+        'config.json': config,
+        'preprocessor_config.json': dict(image_mean=[0.5] * 3, image_std=[0.5] * 3),
+    }.items():
+        write_json(tmp_path / 'checkpoints', f'user--own--{name}', **content)
+    assert values(find_normalisation('hf://user/own')) == expected
+    assert find_normalisation('hf://user/own', download=False) is None
+
+
+@pytest.mark.parametrize(
     'content',
     [
         dict(image_mean='0.5', image_std=[0.5] * 3),
