@@ -124,10 +124,11 @@ def test_any_order_of_import(order):
 def test_any_part_imported_first_registers_everything(first):
     code = f"""
 import {first}, cpvt_backbones
-from mmengine.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS, STRATEGIES
+from mmengine.registry import HOOKS, LOOPS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS, RUNNERS, STRATEGIES
 from mmengine.runner import CheckpointLoader
 assert MODELS.get('CPVT') is cpvt_backbones.CPVT and MODELS.get('WithPEG')
-assert HOOKS.get('DurableCheckpointHook') and HOOKS.get('PredictBySizeHook')
+assert HOOKS.get('DurableCheckpointHook') and LOOPS.get('TestLoopBySize')
+assert RUNNERS.get('ResumableRunner') and RUNNERS.get('ResumableFlexibleRunner')
 assert OPTIM_WRAPPER_CONSTRUCTORS.get('LayerDecayOptimWrapperConstructor')
 assert STRATEGIES.get('ResumableFSDPStrategy')
 loader = cpvt_backbones.checkpoints.mmengine_loader.load_from_cpvt_backbones

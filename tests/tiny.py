@@ -8,16 +8,17 @@ makes the model.
 
 import re
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import HOOKS, MODELS, init_default_scope
+from mmengine.registry import MODELS, RUNNERS, init_default_scope
 from torch import nn
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
+from cpvt_backbones.engine import predict_by_size
+from cpvt_backbones.engine.runner import ResumableRun
 
 COLUMN = dict(embed_dims=24, depth=4, num_heads=2, mlp_ratio=2.0)
 PYRAMID = dict(
@@ -306,7 +307,9 @@ def build(config: dict) -> nn.Module:
 # --------------------------------------------------------------------------------------------------
 
 
-def predict(model: nn.Module, images: list[torch.Tensor]) -> list[torch.Tensor]:
+def predict(
+    model: nn.Module, images: list[torch.Tensor], *, by_size: bool = False
+) -> list[torch.Tensor]:
     """Boxes and scores of a detector, or logits of a segmentor, for images (3, H, W) in a batch."""
     is_segmentor = hasattr(model, 'decode_head')
     if is_segmentor:
@@ -319,8 +322,9 @@ def predict(model: nn.Module, images: list[torch.Tensor]) -> list[torch.Tensor]:
         shapes = dict.fromkeys(('img_shape', 'ori_shape'), tuple(image.shape[1:]))
         samples.append(Sample(metainfo=dict(shapes, scale_factor=(1.0, 1.0))))
     batch = dict(inputs=[image.clone() for image in images], data_samples=samples)
+    step = model.eval().test_step
     with torch.no_grad():
-        found = model.eval().test_step(batch)
+        found = predict_by_size(step, batch) if by_size else step(batch)
     if is_segmentor:
         return [one.seg_logits.data for one in found]
     instances = [one.pred_instances for one in found]
@@ -328,10 +332,10 @@ def predict(model: nn.Module, images: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def assert_no_neighbour_matters(cfg: Config, model: nn.Module) -> None:
-    """The hook that the config has for a test gives images of two sizes what each has alone."""
-    HOOKS.build(cfg.default_hooks.by_size).before_test(SimpleNamespace(model=model))
+    """The runner that the config has for a test gives images of two sizes what each has alone."""
+    assert issubclass(RUNNERS.get(cfg.runner_type), ResumableRun)
     images = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in ((64, 98), (90, 57))]
-    together = predict(model, images)
+    together = predict(model, images, by_size=True)
     assert all(len(one) for one in together)
     assert_equal_outputs(together, [predict(model, [image])[0] for image in images])
 

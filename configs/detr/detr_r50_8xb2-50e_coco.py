@@ -7,7 +7,7 @@ param_scheduler = [
     dict(type='MultiStepLR', by_epoch=True, begin=0, end=50, milestones=[40], gamma=0.1)
 ]
 custom_imports = dict(imports=['cpvt_backbones'])
+runner_type = 'ResumableRunner'
 default_hooks = dict(
     checkpoint=dict(type='DurableCheckpointHook', max_keep_ckpts=1),
-    by_size=dict(type='PredictBySizeHook'),
 )

@@ -14,6 +14,5 @@ model = dict(
 no_decay = dict(lr_mult=0.1, decay_mult=0.0)
 optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'backbone.pos_block': no_decay}))
 custom_imports = dict(imports=['cpvt_backbones'])
-default_hooks = dict(
-    checkpoint=dict(type='DurableCheckpointHook'), by_size=dict(type='PredictBySizeHook')
-)
+runner_type = 'ResumableRunner'
+default_hooks = dict(checkpoint=dict(type='DurableCheckpointHook'))

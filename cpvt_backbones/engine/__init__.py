@@ -20,6 +20,8 @@
 | ``checkpoint_hook`` | saves, resumes, ends on a signal |
 | ``curves`` | loss and score as a picture |
 | ``prediction_by_size`` | predictions that do not depend on the other images of a batch |
+| ``saving`` | checkpoints that are complete or not there |
+| ``runner`` | mmengine's runners with exact resume, durable saves, prediction by size |
 | ``mmcv_operators`` | mmcv's operators on torchvision's, where mmcv has none compiled |
 
 ``import cpvt_backbones`` registers all of it but :class:`DecodedDataset` and
@@ -34,7 +36,8 @@ from .fsdp import ResumableFSDPStrategy, wrap_blocks
 from .layer_decay import LayerDecayOptimWrapperConstructor
 from .lazy_registration import defer
 from .loading import LoadClassMap, LoadRange
-from .prediction_by_size import PredictBySizeHook, predict_by_size
+from .prediction_by_size import predict_by_size
+from .runner import ResumableFlexibleRunner, ResumableRunner
 from .training_checks import NotFiniteError, TrainingCheckHook
 from .valid_sizes import ValidSizes
 

@@ -3,12 +3,10 @@ directory.
 """
 
 import glob
-import secrets
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from copy import copy
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from cpvt_backbones.checkpoints import (
     INTERRUPTED,
     POINTER,
     atomic_write,
-    flush_to_disk,
+    classes_of,
     lock_file,
     newest_checkpoint,
 )
@@ -32,24 +30,16 @@ from cpvt_backbones.errors import InputError
 
 from .resuming import (
     PROGRESS,
-    Schedule,
     note_gradients,
-    resume_data,
     resume_gradients,
     resume_random_state,
     samples_per_iteration,
-    shown_rates,
     validation_is_due,
 )
-from .seeding import (
-    SeededBatches,
-    make_repeatable,
-    random_state,
-    set_random_state,
-    shield_workers,
-    skip_iterations,
-)
-from .training_checks import TrainingCheckHook, check_weights
+from .runner import ResumableRun
+from .saving import delete_checkpoint, save_durably
+from .seeding import random_state, set_random_state
+from .training_checks import check_weights
 
 EXIT_PREEMPTED = 75
 """Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try
@@ -60,7 +50,7 @@ _CHECK_EVERY = 10  # iterations; the ranks of a distributed training agree on pr
 
 
 @HOOKS.register_module()
-class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
+class DurableCheckpointHook(CheckpointHook):
     """mmengine's ``CheckpointHook`` with atomic files, exact resume and a save on SIGTERM.
 
     **Files.** A checkpoint is written under another name, flushed to the disk and renamed. Older
@@ -68,11 +58,11 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     Weights that are NaN or infinite are not written.
 
     **Resume.** With ``resume=True`` the newest readable checkpoint is taken; an unreadable one is
-    named in the log. A resumed training ends with the weights of an uninterrupted one. To this end
-    a checkpoint holds the random states and the gradients that are being accumulated. The random
-    numbers of an image depend on the seed, the rank and the iteration only. Validation does not
-    change the training's random state. A validation that was due at the checkpoint is repeated
-    after a resume, so the best checkpoint is the same too.
+    named in the log. A checkpoint holds the random states and the gradients that are being
+    accumulated. Validation does not change the training's random state. A validation that was due
+    at the checkpoint is repeated after a resume, so the best checkpoint is the same too. With
+    :class:`ResumableRunner`, a resumed training ends with the weights of an uninterrupted one. With
+    mmengine's ``Runner``, data and schedule go on as mmengine does, so that the weights differ.
 
     **Preemption.** SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration (unless
     that iteration saves a checkpoint anyway), with
@@ -81,8 +71,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
     (Slurm: ``scontrol requeue``). Such a training resumes within its epoch. A second SIGINT stops
     at once.
 
-    **Checks.** Two trainings cannot share a work directory. The hook also runs the checks of
-    :class:`TrainingCheckHook`.
+    Two trainings cannot share a work directory.
 
     Args:
         options: Arguments of ``CheckpointHook``: ``interval``, ``by_epoch``, ``max_keep_ckpts``,
@@ -94,6 +83,7 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
 
     Examples:
         ```python
+        runner_type = 'ResumableRunner'
         default_hooks = dict(
             checkpoint=dict(
                 type='DurableCheckpointHook',
@@ -115,15 +105,12 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         self._lock: FileLock | None = None
         self._saved_iter = -1
         self._resumed = False
-        self._batches: SeededBatches | None = None
-        self._to_skip = 0  # batches of the current pass over the data
-        self._read_before = (0, 0)  # iterations, and samples read in them
         self._state_before_val: dict[str, Any] | None = None
 
     def before_run(self, runner: Runner) -> None:
         """Lock the work directory and choose the checkpoint to resume from."""
-        TrainingCheckHook.before_run(self, runner)
-        choose = runner._resume and runner._load_from is None
+        loaded = runner._has_loaded  # FlexibleRunner loads before its hooks run
+        choose = runner._resume and runner._load_from is None and not loaded
         problem = checkpoint = None
         if is_main_process():
             warn = runner.logger.warning
@@ -150,91 +137,41 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             runner.logger.info(
                 f'No checkpoint in {runner.work_dir}: training starts from iteration 0.'
             )
-        self._resumed = bool(runner._resume and runner._load_from)
-        if isinstance(runner._train_loop, BaseLoop):
-            runner._train_loop.run = self._releasing()(runner._train_loop.run)
-            self._prepare_data(runner)
-
-    def _prepare_data(self, runner: Runner) -> None:
-        """Make the data repeatable, before a checkpoint is loaded."""
-        loader = runner.train_dataloader
-        self._schedule = Schedule(runner)
-        if isinstance(runner, Runner):
-            # At once, because mmengine counts updates and times from the iteration it then has.
-            resume = runner.resume
-
-            def resume_and_place(*args: Any, **options: Any) -> None:
-                resume(*args, **options)
-                self._place(runner)
-
-            runner.resume = resume_and_place
-        elif self._resumed:  # FlexibleRunner has loaded the checkpoint
-            self._place(runner)
-        self._seeded_by_run = [one for one in _samplers(loader) if one.seed == runner.seed]
-        shield_workers(loader)
-        if runner._val_loop is not None and runner.val_dataloader is not loader:
-            shield_workers(runner.val_dataloader)
+        self._resumed = bool(runner._resume and (runner._load_from or loaded))
 
     def before_train(self, runner: Runner) -> None:
-        """Make saving atomic and install the signal handlers.
-
-        After a resume, restore the random states.
-        """
-        TrainingCheckHook.before_train(self, runner)
+        """Install the signal handlers. After a resume, restore gradients and random states."""
         # A checkpoint that is resumed names files to delete: only numbers are taken from it.
         kept, obsolete = runner.message_hub.runtime_info.get('keep_ckpt_ids'), list[int]()
         if kept is not None and self.max_keep_ckpts > 0:
             numbers = [step for step in kept if type(step) is int] if isinstance(kept, list) else []
             obsolete = numbers[: -self.max_keep_ckpts]
             runner.message_hub.update_info('keep_ckpt_ids', numbers[-self.max_keep_ckpts :])
-        CheckpointHook.before_train(self, runner)
+        super().before_train(runner)
         self._delete_files(self.filename_tmpl.format(step) for step in obsolete)
         if self.save_best is not None and self._resumed:
             self._find_best_checkpoints()
-        if isinstance(self.file_backend, LocalBackend):  # an object store writes atomically
-            runner.save_checkpoint = _make_atomic(runner.save_checkpoint, self.file_backend)
-        for sampler in self._seeded_by_run:  # a resumed training has the seed of its checkpoint
-            sampler.seed = runner.seed
-        self._batches = make_repeatable(runner.train_dataloader, runner)
-        if self._resumed:
-            self._resume(runner)
         for number in (signal.SIGTERM, signal.SIGINT):
             try:
                 self._handlers[number] = signal.signal(number, self._on_signal)
             except ValueError:  # not the main thread
                 break
-        if self._resumed and validation_is_due(runner):
+        if self._resumed:
+            self._resume(runner)
+
+    def _resume(self, runner: Runner) -> None:
+        if not isinstance(runner, ResumableRun):
+            runner.logger.warning(
+                "resume: data and schedule go on as mmengine does; runner_type='ResumableRunner'"
+                ' ends with the weights of an uninterrupted training'
+            )
+        resume_gradients(runner)
+        resume_random_state(runner)
+        if validation_is_due(runner):
             runner.logger.info(
                 'resume: the validation that was due at this checkpoint is made first'
             )
             runner.val_loop.run()
-
-    def _place(self, runner: Runner) -> None:
-        """Set the iteration and the schedule of a resumed training, which may have other
-        batches.
-        """
-        before = runner.iter
-        batch = samples_per_iteration(runner)
-        self._to_skip = resume_data(runner, batch=batch)
-        self._read_before = (runner.iter, self._to_skip * batch)
-        if self._schedule.follow(runner, moved=runner.iter != before):
-            runner.logger.warning(
-                'resume: the learning rate schedule is not the one of the checkpoint; it is the '
-                f"config's, at iteration {runner.iter}: {shown_rates(runner)}"
-            )
-
-    def _resume(self, runner: Runner) -> None:
-        """Go on with data, gradients and random numbers where the checkpoint ends."""
-        loop, to_skip = runner.train_loop, self._to_skip
-        if self._batches is None and to_skip and isinstance(loop, EpochBasedTrainLoop):
-            runner.logger.warning(f'resume: epoch {runner.epoch + 1} starts again')
-        elif self._batches is not None and isinstance(loop, EpochBasedTrainLoop):
-            self._batches.to_skip = to_skip
-        elif self._batches is not None and hasattr(loop, 'dataloader_iterator'):
-            iterator = loop.dataloader_iterator
-            iterator.skip_iter = lambda _: skip_iterations(iterator, self._batches, to_skip)
-        resume_gradients(runner)
-        resume_random_state(runner)
 
     def before_val(self, runner: Runner) -> None:
         """Keep the random state, which the validation shall not change."""
@@ -246,36 +183,28 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             set_random_state(self._state_before_val)
             self._state_before_val = None
 
-    def after_run(self, runner: Runner) -> None:
-        """Restore the signal handlers and release the work directory."""
+    def release(self, runner: Runner) -> None:
+        """Restore the signal handlers and release the work directory.
+
+        :class:`ResumableRun` calls it after a training, also after one that failed.
+        """
         while self._handlers:
             signal.signal(*self._handlers.popitem())
         if self._lock is not None:
             self._lock.release()
 
-    @contextmanager
-    def _releasing(self) -> Iterator[None]:
-        """Decorator of a training: mmengine does not call ``after_run`` where it raises."""
-        try:
-            yield
-        finally:
-            self.after_run(None)
+    after_run = release
 
     def _on_signal(self, number: int, _: Any) -> None:
         if number == signal.SIGINT and self._signal == signal.SIGINT:
             raise KeyboardInterrupt
         self._signal = number
 
-    def after_train_epoch(self, runner: Runner) -> None:
-        """Save the checkpoint of the epoch."""
-        CheckpointHook.after_train_epoch(self, runner)
-
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
         """Save the checkpoint of the iteration; after a signal, save and exit."""
-        TrainingCheckHook.after_train_iter(self, runner, batch_idx, data_batch, outputs)
-        CheckpointHook.after_train_iter(self, runner, batch_idx, data_batch, outputs)
+        super().after_train_iter(runner, batch_idx, data_batch, outputs)
         iteration = runner.iter + 1
         if not self._preempted(runner, iteration):
             return
@@ -333,7 +262,10 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             save_optimizer=self.save_optimizer, save_param_scheduler=self.save_param_scheduler
         )
         options |= dict(meta=meta, by_epoch=by_epoch, backend_args=self.backend_args)
-        runner.save_checkpoint(self.out_dir, name, self.file_client_args, **options)
+        save = runner.save_checkpoint
+        if not isinstance(runner, ResumableRun):
+            save = partial(save_durably, save, together=True)
+        save(self.out_dir, name, self.file_client_args, **options)
         if is_main_process():
             with atomic_write(Path(runner.work_dir, POINTER)) as file:
                 file.write(self.last_ckpt.encode())
@@ -349,9 +281,10 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
             samples = (meta['iter'] - meta['epoch'] * len(runner.train_dataloader)) * batch
         else:
-            iterations, read = self._read_before
+            iterations, read = getattr(runner, 'read_before', (0, 0))
             samples = read + (meta['iter'] - iterations) * batch
-        hub.update_info(PROGRESS, dict(samples=samples, batch=batch))
+        classes = classes_of(getattr(runner.train_dataloader.dataset, 'metainfo', None))
+        hub.update_info(PROGRESS, dict(meta, samples=samples, batch=batch, classes=classes))
         note_gradients(runner, meta['iter'])
 
     def _delete_files(self, names: Iterable[str]) -> None:
@@ -366,89 +299,60 @@ class DurableCheckpointHook(TrainingCheckHook, CheckpointHook):
             if self.file_backend.isfile(path) or (
                 self.last_ckpt and self.file_backend.isdir(self.last_ckpt)
             ):
-                _delete(path, self.file_backend)
+                delete_checkpoint(path, self.file_backend)
 
     def _find_best_checkpoints(self) -> None:
-        """Find the best checkpoints of a resumed training in its own folder.
+        """Find the best checkpoints of a resumed training in its own folder; delete older ones.
 
-        The path that a checkpoint stores may be another training's, whose file would be deleted.
+        The path that a checkpoint stores may be another training's, whose file would be deleted. A
+        kill after the best checkpoint was written leaves the one before it.
         """
-        if len(self.key_indicators) == 1:
-            self.best_ckpt_path = self._newest_best(self.key_indicators[0])
-        else:
-            self.best_ckpt_path_dict = {key: self._newest_best(key) for key in self.key_indicators}
+        found = {}
+        for key in self._best_paths():
+            names = self._best_files(key or self.key_indicators[0])
+            newest = names[-1] if names else None
+            found[key] = newest and self.file_backend.join_path(self.out_dir, newest)
+            same_metric = [name for name in names if _metric_of(name) == _metric_of(names[-1])]
+            self._delete_files(same_metric[:-1])
+        self._set_best_paths(found)
 
-    def _newest_best(self, key: str) -> str | None:
+    def _best_paths(self) -> dict[str, str | None]:
+        """Path of the best checkpoint by metric; '' stands for the only metric."""
+        if len(self.key_indicators) == 1:
+            return {'': self.best_ckpt_path}
+        return dict(self.best_ckpt_path_dict)
+
+    def _set_best_paths(self, paths: dict[str, str | None]) -> None:
+        if len(self.key_indicators) == 1:
+            self.best_ckpt_path = paths['']
+        else:
+            self.best_ckpt_path_dict = dict(paths)
+
+    def _best_files(self, key: str) -> list[str]:
+        """Names of the best checkpoints of a metric, the newest last."""
+        if not isinstance(self.file_backend, LocalBackend):
+            return []
         name = '*' if key == 'auto' else glob.escape(key.replace('/', '_'))
-        pattern = f'best_{name}_{self.filename_tmpl.format("*")}'
-        files = (
-            Path(self.out_dir).glob(pattern) if isinstance(self.file_backend, LocalBackend) else ()
-        )
-        found = (path for path in files if path.stem.rpartition('_')[2].isdecimal())
-        newest = max(found, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
-        return None if newest is None else self.file_backend.join_path(self.out_dir, newest.name)
+        files = Path(self.out_dir).glob(f'best_{name}_{self.filename_tmpl.format("*")}')
+        found = [path for path in files if path.stem.rpartition('_')[2].isdecimal()]
+        found.sort(key=lambda path: (path.stat().st_mtime_ns, path.name))
+        return [path.name for path in found]
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
         """Save as mmengine does, but delete the previous best checkpoint last."""
+        if self.save_best is None:
+            return
         if isinstance(runner._train_loop, BaseLoop) and self._state_before_val is not None:
             self._note_state(runner, dict(epoch=runner.epoch, iter=runner.iter))
-        backend, obsolete = self.file_backend, list[str]()
-        self.file_backend = copy(backend)
-        self.file_backend.remove = self.file_backend.rmtree = obsolete.append
+        previous = self._best_paths()
+        self._set_best_paths(dict.fromkeys(previous))  # mmengine would delete these before it saves
         super()._save_best_checkpoint(runner, metrics)
-        self.file_backend = backend
-        best = {
-            getattr(self, 'best_ckpt_path', None),
-            *getattr(self, 'best_ckpt_path_dict', {}).values(),
-        }
-        self._delete_files(Path(path).name for path in {*obsolete} - best)
+        best = {key: path or previous[key] for key, path in self._best_paths().items()}
+        self._set_best_paths(best)
+        obsolete = {*previous.values()} - {*best.values()}
+        self._delete_files(Path(path).name for path in obsolete if path)
 
 
-def _samplers(loader: Any) -> list[Any]:
-    """Samplers of a data loader that have a seed."""
-    batch_sampler = loader.batch_sampler
-    found = (loader.sampler, batch_sampler, getattr(batch_sampler, 'sampler', None))
-    return [one for one in found if type(getattr(one, 'seed', None)) is int]
-
-
-def _make_atomic(save: Callable[..., None], backend: Any) -> Callable[..., None]:
-    """Wrap ``runner.save_checkpoint``: a file or folder gets its name once it is complete and on
-    the disk.
-    """
-
-    def save_atomically(out_dir: str, filename: str, *args: Any, **options: Any) -> None:
-        target = Path(out_dir, filename)
-        token = [secrets.token_hex(4)]  # a name that nobody has put a link under
-        broadcast_object_list(token)
-        part = target.with_name(f'.{filename}.{token[0]}.part')
-        try:
-            if is_main_process():
-                stale = {*target.parent.glob(f'.{glob.escape(filename)}.*.part')} - {part}
-                for left in stale:  # of a run that was killed
-                    _delete(left, backend)
-            save(out_dir, part.name, *args, **options)
-            if is_main_process():
-                for path in (part, *part.rglob('*')):
-                    flush_to_disk(path)
-                if target.is_dir():
-                    if not part.is_dir():
-                        raise FileExistsError(
-                            f'work_dir: {str(target)!r} is a folder, a checkpoint gets this name'
-                        )
-                    _delete(target, backend)
-                part.replace(target)
-                flush_to_disk(target.parent)
-        except BaseException as error:
-            if isinstance(error, OSError) and error.errno and error.filename is None:  # a full disk
-                error.filename = str(target)
-            _delete(part, backend)
-            raise
-
-    return save_atomically
-
-
-def _delete(path: str | Path, backend: Any) -> None:
-    if backend.isdir(path):  # DeepSpeed
-        backend.rmtree(path)
-    elif backend.isfile(path):
-        backend.remove(path)
+def _metric_of(name: str) -> str:
+    """File name of a best checkpoint without its number."""
+    return name.rpartition('_')[0]

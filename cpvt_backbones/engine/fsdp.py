@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from mmengine._strategy import FSDPStrategy
 from mmengine.registry import FUNCTIONS, STRATEGIES
 from torch import nn
@@ -34,11 +35,12 @@ class ResumableFSDPStrategy(FSDPStrategy):
     """mmengine's ``FSDPStrategy`` (fully sharded data parallel), with a working ``--resume``.
 
     mmengine passes the arguments of the optimizer's state in the order of torch 2.0, so that its
-    own strategy cannot resume with later versions. The arguments are those of ``FSDPStrategy``.
+    own strategy cannot resume with later versions. A checkpoint is compared with the model before
+    it is loaded. The arguments are those of ``FSDPStrategy``.
 
     Examples:
         ```python
-        runner_type = 'FlexibleRunner'
+        runner_type = 'ResumableRunner'
         strategy = dict(
             type='ResumableFSDPStrategy',
             model_wrapper=dict(
@@ -49,6 +51,15 @@ class ResumableFSDPStrategy(FSDPStrategy):
         )
         ```
     """
+
+    shapes: dict[str, torch.Size]
+    """Shapes of the weights by name, as they are in a checkpoint."""
+
+    def build_model(self, model: nn.Module | dict[str, Any]) -> nn.Module:
+        """Build the model, and note the shapes of its weights before they are split."""
+        built = super().build_model(model)
+        self.shapes = {name: value.shape for name, value in built.state_dict().items()}
+        return built
 
     def load_optim_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state of the optimizer, as ``optim_state_dict()`` returned it."""

@@ -35,6 +35,7 @@ from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, check_model, dicts_o
 
 from .class_names import check_runner_classes
 from .curves import LossCurveHook
+from .runner import ResumableRunner
 from .training_checks import TrainingCheckHook, check_heads
 
 AMP_DTYPES = ('float16', 'bfloat16')
@@ -91,7 +92,6 @@ def train(
     _find_weights(cfg, resume)
     runner = _build_runner(cfg)
     if isinstance(runner, Runner):
-        # Not beside DurableCheckpointHook, which is one: every line of the log would come twice.
         if not any(isinstance(hook, TrainingCheckHook) for hook in runner.hooks):
             runner.register_hook(TrainingCheckHook())
         runner.register_hook(SummaryHook())
@@ -161,7 +161,6 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
     A failure ends the training before it reads data.
     """
     if resume == 'auto':
-        # Here and not in the checkpoint hook alone: FlexibleRunner loads before its hooks run.
         newest = newest_checkpoint(cfg.work_dir)
         cfg.resume = newest is not None
         if newest is not None:
@@ -208,8 +207,8 @@ def _shorten(logger: logging.Logger) -> None:
             handler.addFilter(_is_for_terminal)
 
 
-class QuietRunner(Runner):
-    """mmengine's runner; environment, config and hooks are in its log file only."""
+class QuietRunner(ResumableRunner):
+    """The runner of a command; environment, config and hooks are in its log file only."""
 
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
         """Build mmengine's logger and keep long messages off the terminal."""
@@ -440,13 +439,16 @@ def _to_load(checkpoint: str | os.PathLike[str], argument: str) -> str:
 
 
 def _build_runner(cfg: Config) -> Runner:
-    if cfg.get('launcher') == 'pytorch' and 'runner_type' not in cfg and get_device() == 'cpu':
+    cfg.setdefault('runner_type', 'ResumableRunner')
+    kind = RUNNERS.get(cfg.runner_type) or object  # one that is not known is refused below
+    plain = issubclass(kind, Runner) and not cfg.get('strategy')
+    if cfg.get('launcher') == 'pytorch' and plain and get_device() == 'cpu':
         _use_gloo(cfg)
-    if 'runner_type' in cfg:
-        runner = RUNNERS.build(cfg)
-        _shorten(runner.logger)
-        return runner
-    return QuietRunner.from_cfg(cfg)
+    if kind is ResumableRunner and plain:
+        return QuietRunner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg)
+    _shorten(runner.logger)
+    return runner
 
 
 def _use_gloo(cfg: Config) -> None:

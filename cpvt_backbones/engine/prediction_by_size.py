@@ -1,99 +1,43 @@
 """Predictions that do not depend on the other images of a batch, with any detector, segmentor or
 classifier.
 
-A toolbox pads the images of a batch to one size. With ``valid_sizes`` a backbone ignores the
-padding, but neck and heads still convolve, resize and normalise over it. Here a validation or test
-step splits the batch before anything is padded: images of one size go together. A data preprocessor
-with :class:`~cpvt_backbones.engine.ValidSizes` does it by itself. The recipes, which keep the
-toolboxes' own, have ``default_hooks = dict(by_size=dict(type='PredictBySizeHook'))``.
+A toolbox pads the images of a batch to one size. A backbone can ignore the padding, but neck and
+heads still convolve, resize and normalise over it. Here a validation or test step splits the batch
+before anything is padded: images of one size go together.
+
+The loops of this module do so. :class:`ResumableRunner` takes them in place of mmengine's. With
+mmengine's own runner, a config names them: ``val_cfg = dict(type='ValLoopBySize')`` and
+``test_cfg = dict(type='TestLoopBySize')``.
 """
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from mmengine.hooks import Hook
+import torch
 from mmengine.model import BaseModel
-from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.registry import LOOPS
+from mmengine.runner import TestLoop, ValLoop
+from mmengine.runner.amp import autocast
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from cpvt_backbones.checkpoints import unwrap
-from cpvt_backbones.errors import InputTypeError
 from cpvt_backbones.layers import group_by_shape
 
 
-class PredictBySize:
-    """Mixin of an mm model: validation and test steps split the batch by image size."""
+def predict_by_size(step: Callable[[Any], Any], data: Any) -> Any:
+    """Predict the images of one size at a time.
 
-    def val_step(self, data: Any) -> Any:
-        """Predict as the model does, with the images of one size at a time.
-
-        Args:
-            data: A batch of the dataloader. It is split if its ``inputs`` are a list of images
-                (C, H, W); all other values then have an entry for each image.
-
-        Returns:
-            The predictions, in the order of the batch.
-        """
-        return _by_size(super().val_step, data)  # type: ignore[misc]
-
-    def test_step(self, data: Any) -> Any:
-        """As :meth:`val_step`."""
-        return _by_size(super().test_step, data)  # type: ignore[misc]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the toolbox's class, since the class of this object has no name to import."""
-        return _new, type(self).__bases__[1:], vars(self)
-
-
-def _by_size(step: Callable[[Any], Any], data: Any) -> Any:
-    images = data.get('inputs') if isinstance(data, dict) else None
-    if not isinstance(images, list | tuple):
-        return step(data)
-    groups = group_by_shape(image.shape for image in images)
-    if len(groups) == 1:
-        return step(data)
-    results: list[Any] = [None] * len(images)
-    for group in groups:
-        part = {
-            key: None if values is None else [values[index] for index in group]
-            for key, values in data.items()
-        }
-        for index, result in zip(group, step(part), strict=True):
-            results[index] = result
-    return results
-
-
-@cache
-def _class_of(cls: type) -> type:
-    return type(
-        cls.__name__, (PredictBySize, cls), {'__doc__': cls.__doc__, '__module__': cls.__module__}
-    )
-
-
-def _new(cls: type) -> Any:
-    return object.__new__(_class_of(cls))
-
-
-def predict_by_size(model: nn.Module) -> nn.Module:
-    """Let the validation and test steps of a built model split batches by image size, in place.
-
-    A toolbox pads the images of a batch to one size. Here ``model.val_step`` and
-    ``model.test_step`` take the images of one size at a time, before they are padded. A prediction
-    is then the one that the image has alone. Training does not change, nor does a batch of one
-    size.
+    The prediction of an image is then the one that it has alone.
 
     Args:
-        model: Detector, segmentor or classifier of a toolbox, alone or in a wrapper of mmengine
-            (distributed training, test-time augmentation). The wrappers of FSDP and DeepSpeed do
-            not call these steps: with them, test one image at a time.
+        step: ``model.val_step`` or ``model.test_step`` of a detector, segmentor or classifier, or
+            of a model for test-time augmentation.
+        data: A batch of the data loader. It is split if its ``inputs`` are a list of images
+            (C, H, W) of several sizes. All other values then have an entry for each image. For
+            test-time augmentation, each value has a list for each augmentation.
 
     Returns:
-        The same model.
-
-    Raises:
-        TypeError: ``model`` is no model of a toolbox.
+        The predictions, in the order of the batch.
 
     Examples:
         The first image has the prediction that it has alone:
@@ -106,43 +50,95 @@ def predict_by_size(model: nn.Module) -> nn.Module:
         >>> from cpvt_backbones.weights import find_shipped
         >>> shipped = find_shipped('cpvt_tiny_gap-imagenette')
         >>> model = build_model(read_config(shipped.config_file))
-        >>> model = predict_by_size(model)
         >>> images = [torch.rand(3, 40, 64), torch.rand(3, 56, 33)]
         >>> samples = [DataSample(), DataSample()]
         >>> batch = dict(inputs=images, data_samples=samples)
         >>> one = dict(inputs=images[:1], data_samples=samples[:1])
         >>> with torch.no_grad():
-        ...     first, _ = model.test_step(batch)
+        ...     first, _ = predict_by_size(model.test_step, batch)
         ...     first = first.pred_score
         ...     (alone,) = model.test_step(one)
         >>> torch.equal(first, alone.pred_score)
         True
     """
-    inner = unwrap(model)
-    if not isinstance(inner, BaseModel):
-        raise InputTypeError(f'model must be an mm model, got {type(inner).__name__}')
-    if not isinstance(inner, PredictBySize):
-        inner.__class__ = _class_of(inner.__class__)
-    return model
+    groups = _groups(data)
+    if len(groups) < 2:
+        return step(data)
+    results: list[Any] = [None] * sum(map(len, groups))
+    for group in groups:
+        part = {key: _take(values, group) for key, values in data.items()}
+        for index, result in zip(group, step(part), strict=True):
+            results[index] = result
+    return results
 
 
-@HOOKS.register_module()
-class PredictBySizeHook(Hook):
-    """Validates and tests without padding to other images: predictions do not depend on the batch.
+def _groups(data: Any) -> list[list[int]]:
+    """Indices of the images of each size; empty if the batch cannot be split."""
+    images = data.get('inputs') if isinstance(data, dict) else None
+    if not isinstance(images, list | tuple) or not images:
+        return []
+    if isinstance(images[0], list | tuple):  # test-time augmentation
+        views = zip(*images, strict=True)  # of each image
+        return group_by_shape(tuple(view.shape for view in one) for one in views)
+    return group_by_shape(image.shape for image in images)
 
-    Before a validation or a test, it calls :func:`predict_by_size` on the model. It works with the
-    detectors, segmentors and classifiers of the toolboxes, with any backbone and data preprocessor.
-    A model with a ``ValidSizes...`` data preprocessor does not need it.
 
-    Examples:
-        ```python
-        # beside the default hooks of _base_, which a dict does not replace
-        default_hooks = dict(by_size=dict(type='PredictBySizeHook'))
-        ```
+def _take(values: Sequence[Any] | None, group: Sequence[int]) -> Any:
+    if values is None:
+        return None
+    if values and isinstance(values[0], list | tuple):
+        return [[view[index] for index in group] for view in values]
+    return [values[index] for index in group]
+
+
+def _is_split(model: nn.Module, data: Any) -> bool:
+    """True for a batch of several sizes.
+
+    Not for FSDP and DeepSpeed: their processes must make the same number of forward calls.
+    """
+    return isinstance(model, BaseModel | DistributedDataParallel) and len(_groups(data)) > 1
+
+
+@LOOPS.register_module()
+class ValLoopBySize(ValLoop):
+    """mmengine's ``ValLoop``, which predicts the images of one size at a time.
+
+    The arguments are those of ``ValLoop``. Batches of FSDP and DeepSpeed are not split: validate
+    one image at a time with them.
     """
 
-    def before_val(self, runner: Runner) -> None:
-        """Change the model."""
-        predict_by_size(runner.model)
+    @torch.no_grad()
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        """Validate on a batch."""
+        runner = self.runner
+        if not _is_split(runner.model, data_batch):
+            super().run_iter(idx, data_batch)
+            return
+        runner.call_hook('before_val_iter', batch_idx=idx, data_batch=data_batch)
+        with autocast(enabled=self.fp16):
+            outputs = predict_by_size(runner.model.val_step, data_batch)
+        self.evaluator.process(data_samples=outputs, data_batch=data_batch)
+        runner.call_hook('after_val_iter', batch_idx=idx, data_batch=data_batch, outputs=outputs)
 
-    before_test = before_val
+
+@LOOPS.register_module()
+class TestLoopBySize(TestLoop):
+    """mmengine's ``TestLoop``, which predicts the images of one size at a time.
+
+    See :class:`ValLoopBySize`.
+    """
+
+    __test__ = False  # pytest collects classes by this first word
+
+    @torch.no_grad()
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        """Test on a batch."""
+        runner = self.runner
+        if not _is_split(runner.model, data_batch):
+            super().run_iter(idx, data_batch)
+            return
+        runner.call_hook('before_test_iter', batch_idx=idx, data_batch=data_batch)
+        with autocast(enabled=self.fp16):
+            outputs = predict_by_size(runner.model.test_step, data_batch)
+        self.evaluator.process(data_samples=outputs, data_batch=data_batch)
+        runner.call_hook('after_test_iter', batch_idx=idx, data_batch=data_batch, outputs=outputs)

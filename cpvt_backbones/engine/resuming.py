@@ -130,6 +130,9 @@ def resume_data(runner: Runner, *, batch: int) -> int:
     """
     loop = runner.train_loop
     progress = runner.message_hub.runtime_info.get(PROGRESS)
+    if progress is not None and 'iter' in progress:
+        # FlexibleRunner writes other counts into meta where a best checkpoint is saved.
+        loop._epoch, loop._iter = progress['epoch'], progress['iter']
     if not isinstance(loop, EpochBasedTrainLoop):
         if progress is None:
             return loop.iter

@@ -7,20 +7,22 @@ Two things decide them:
 - The model (dropout, stochastic depth): the random state, which a checkpoint holds.
 """
 
-import atexit
-import multiprocessing
 import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
+from itertools import islice
+from multiprocessing import parent_process
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import torch
-from mmengine.runner import Runner
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from mmengine.registry import DATA_SAMPLERS, LOOPS
+from mmengine.runner import IterBasedTrainLoop, Runner
+from torch.utils.data import BatchSampler, DataLoader, get_worker_info
 
 
 def random_state() -> dict[str, Any]:
@@ -43,78 +45,152 @@ def set_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all([one.cpu() for one in state['cuda']])
 
 
-class SeededBatch(list):
-    """Indices of the images of a batch, with the seed of their random numbers."""
+class SeededBatch(Sequence[Any]):
+    """Indices of a batch; while they are gone through, the random generators have its seed.
 
-    seed: Sequence[int] = ()
+    torch reads a batch by ``[dataset[index] for index in batch]``, in a worker or in this process.
+
+    Args:
+        indices: Indices of the images.
+        seed: Numbers that seed the generators of Python, NumPy and torch (CPU).
+    """
+
+    def __init__(self, indices: Sequence[Any], seed: Sequence[int]) -> None:
+        self.indices, self.seed = indices, seed
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.indices[number]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[Any]:
+        with _seeded(self.seed):
+            yield from self.indices
 
 
 class SeededBatches:
-    """A batch sampler whose batches carry seeds, for :class:`SeededImages`.
+    """Batch sampler of :class:`SeededBatch`, which can pass over the first batches.
 
     Args:
-        batch_sampler: The batch sampler of the data loader.
-        runner: The training, whose ``seed``, ``rank`` and ``iter`` decide the seeds.
+        sampler: Sampler of the data loader.
+        batch_size: Images per batch.
+        batches: Config of another batch sampler, which makes the batches.
+        drop_last: Whether to leave out a smaller last batch, without ``batches``.
     """
 
-    def __init__(self, batch_sampler: Any, runner: Runner) -> None:
-        self.batch_sampler, self.runner = batch_sampler, runner
+    runner: Runner
+    """The training, whose ``seed``, ``rank`` and ``iter`` decide the seeds. Set by the runner."""
+
+    def __init__(
+        self,
+        sampler: Any,
+        batch_size: int,
+        batches: dict[str, Any] | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+        self.batches: Any
+        if batches is None:
+            self.batches = BatchSampler(sampler, batch_size, drop_last)
+        else:
+            options = dict(sampler=sampler, batch_size=batch_size)
+            self.batches = DATA_SAMPLERS.build(batches, default_args=options)
         self.to_skip = 0
         """Batches that the next iterator passes over without reading their images."""
-        self.start_pass: Callable[[], None] | None = None
-        """What starts another pass over the data, where ``to_skip`` spans more than one."""
+        self._passes = 0
 
     def __iter__(self) -> Iterator[SeededBatch]:
-        iteration = self.runner.iter
-        for indices in self._unseen():
-            batch = SeededBatch(indices)
-            batch.seed = (self.runner.seed, self.runner.rank, iteration)
-            yield batch
-            iteration += 1
+        runner = self.runner
+        for iteration, indices in enumerate(self._unseen(), runner.iter):
+            yield SeededBatch(indices, (runner.seed, runner.rank, iteration))
 
-    def _unseen(self) -> Iterator[Sequence[int]]:
+    def _unseen(self) -> Iterator[Sequence[Any]]:
         to_skip, self.to_skip = self.to_skip, 0
-        batches = iter(self.batch_sampler)
-        drawn = 0
+        batches = iter(self.batches)
         while to_skip > 0:
-            if next(batches, None) is not None:
-                to_skip -= 1
-                drawn += 1
-            elif drawn == 0 or self.start_pass is None:
+            passed = sum(1 for _ in islice(batches, to_skip))
+            to_skip -= passed
+            if to_skip and not passed:  # no data
                 return
-            else:
+            if to_skip:
                 self.start_pass()
-                batches, drawn = iter(self.batch_sampler), 0
+                batches = iter(self.batches)
         yield from batches
 
+    def start_pass(self) -> None:
+        """Let the sampler shuffle for another pass over the data."""
+        self._passes += 1
+        if hasattr(self.sampler, 'set_epoch'):
+            self.sampler.set_epoch(self._passes)
+
     def __len__(self) -> int:
-        return len(self.batch_sampler)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == 'batch_sampler':  # not yet set, as in a copy
-            raise AttributeError(name)
-        return getattr(self.batch_sampler, name)
+        return len(self.batches)
 
 
-class SeededImages:
-    """``__getitems__`` of a dataset, by which torch reads a batch: seeds the generators first."""
+def with_seeded_batches(dataloader: Any) -> dict[str, Any] | None:
+    """Config of a data loader whose batches are :class:`SeededBatches`.
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-        self.read_batch = getattr(dataset, '__getitems__', None)
+    Args:
+        dataloader: Config of mmengine's data loader, or a data loader.
 
-    def __call__(self, batch: Sequence[int]) -> list[Any]:
-        """Read the images of a batch."""
-        seed = getattr(batch, 'seed', None)
-        if seed is None:
-            return self._read(batch)
-        with _seeded(seed):
-            return self._read(batch)
+    Returns:
+        The new config; ``None`` if torch reads its images without a batch sampler
+        (``batch_size=None``, no ``sampler``), or if loader or batch sampler is already built.
+    """
+    if not isinstance(dataloader, dict):
+        return None
+    options = dict(dataloader)
+    batches = options.get('batch_sampler')
+    if options.get('sampler') is None or not options.get('batch_size'):
+        return None
+    if not (batches is None or isinstance(batches, dict)):
+        return None
+    seeded = dict(type=SeededBatches, batches=batches)
+    if batches is None:
+        seeded['drop_last'] = options.pop('drop_last', False)
+    return {**options, 'batch_sampler': seeded}
 
-    def _read(self, batch: Sequence[int]) -> list[Any]:
-        if self.read_batch is not None:
-            return self.read_batch(batch)
-        return [self.dataset[index] for index in batch]
+
+@LOOPS.register_module()
+class SeededIterLoop(IterBasedTrainLoop):
+    """mmengine's loop by iterations, which passes over the data of a resumed training unread.
+
+    The arguments are those of ``IterBasedTrainLoop``. :class:`ResumableRunner` takes this loop in
+    its place.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if isinstance(self.dataloader.batch_sampler, SeededBatches):
+            self.dataloader_iterator = EndlessBatches(self.dataloader)
+
+
+class EndlessBatches:
+    """Iterator over the batches of one pass over the data after another.
+
+    Args:
+        loader: Data loader with :class:`SeededBatches`.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+        self._batches: Iterator[Any] | None = None
+
+    def __iter__(self) -> 'EndlessBatches':
+        return self
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            self._batches = iter(self._loader)
+        for batch in self._batches:
+            return batch
+        self._loader.batch_sampler.start_pass()  # type: ignore[union-attr]
+        self._batches = iter(self._loader)
+        return next(self._batches)
+
+    def skip_iter(self, num_iters: int) -> None:
+        """Do nothing: ``to_skip`` of the batch sampler says what a resumed training has read."""
 
 
 @contextmanager
@@ -137,77 +213,29 @@ def _seeded(seed: Sequence[int]) -> Iterator[None]:
             torch.set_rng_state(before[2])
 
 
-def make_repeatable(loader: DataLoader, runner: Runner) -> SeededBatches | None:
-    """Let the random numbers of a training's images depend on seed, rank and iteration only.
-
-    Returns:
-        The batch sampler that ``loader`` has now; ``None`` where torch reads no batches by index
-        (an ``IterableDataset``, ``batch_size=None``) or the dataset takes no attributes (a list).
-    """
-    # Starting the workers draws a number. It shall not be one of the model's.
-    loader.generator = torch.Generator().manual_seed(runner.seed)
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        return None
-    dataset: Any = loader.dataset
-    if not isinstance(getattr(dataset, '__getitems__', None), SeededImages):
-        try:
-            dataset.__getitems__ = SeededImages(dataset)
-        except AttributeError:
-            return None
-    batches = SeededBatches(loader.batch_sampler, runner)
-    object.__setattr__(loader, 'batch_sampler', batches)  # DataLoader forbids the plain assignment
-    return batches
-
-
-def skip_iterations(iterator: Any, batches: SeededBatches, count: int) -> None:
-    """Let mmengine's endless iterator pass over ``count`` batches without reading their images."""
-
-    def start_pass() -> None:
-        iterator._epoch += 1
-        sampler = batches.runner.train_dataloader.sampler
-        if not hasattr(sampler, 'set_epoch'):
-            sampler = getattr(batches.batch_sampler, 'sampler', None)
-        if hasattr(sampler, 'set_epoch'):
-            sampler.set_epoch(iterator._epoch)
-
-    batches.to_skip, batches.start_pass = count, start_pass
-
-
 def shield_workers(loader: DataLoader) -> None:
     """Let the workers of a data loader outlive a signal to the whole process group.
 
     A scheduler sends SIGTERM, a terminal SIGINT, to each process of the group. The training still
-    needs its workers, until it has saved. When the main process exits, its SIGTERM ends them.
+    needs its workers, until it has saved. SIGTERM of the main process ends a worker, as it does
+    without this function. A system without ``sigwaitinfo`` (macOS) is shielded from SIGINT only.
     """
     if loader.num_workers:
-        start = loader.worker_init_fn
-        loader.worker_init_fn = partial(_start_worker, start=start, ending=_main_process_ends())
+        loader.worker_init_fn = partial(_start_worker, start=loader.worker_init_fn)
 
 
-@cache
-def _main_process_ends() -> Any:
-    """A byte of shared memory that is 1 when this process exits.
-
-    multiprocessing then sends SIGTERM once to each worker, and waits for it without a limit.
-    """
-    ending = multiprocessing.get_context().RawValue('b', 0)
-
-    def end() -> None:
-        ending.value = 1
-
-    atexit.register(end)
-    return ending
-
-
-def _start_worker(worker_id: int, *, start: Callable[[int], None] | None, ending: Any) -> None:
+def _start_worker(worker_id: int, *, start: Callable[[int], None] | None) -> None:
     if start is not None:
         start(worker_id)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, partial(_on_sigterm, ending=ending))
+    if hasattr(signal, 'sigwaitinfo'):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for the thread to wait for
+        Thread(target=_wait_for_parent, daemon=True).start()
 
 
-def _on_sigterm(number: int, _: Any, *, ending: Any) -> None:
-    """Ignore the first SIGTERM while the main process needs the worker."""
-    signal.signal(number, signal.SIG_DFL)
-    if ending.value:
-        os._exit(0)  # as torch's own workers: a death by SIGTERM would be reported as an error
+def _wait_for_parent() -> None:
+    """End a worker at SIGTERM of the main process. The exit code is that of torch's workers."""
+    main = parent_process()
+    while main is not None and signal.sigwaitinfo([signal.SIGTERM]).si_pid != main.pid:
+        pass
+    os._exit(0)

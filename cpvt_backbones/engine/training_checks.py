@@ -3,8 +3,7 @@ finite.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,12 +19,15 @@ from cpvt_backbones.checkpoints import (
     unwrap,
     warn_of_other_normalisation,
 )
+from cpvt_backbones.checkpoints.classes import SAME_CLASSES, class_difference, stored_meta
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import check_neck, dicts_of
 
 from .class_names import check_runner_classes
-from .labels import note_ignored
-from .resume_checks import check_resumable, check_training_state
+from .labels import classes_of_head, note_ignored
+from .resume_checks import check_resumable, check_training_state, is_split
+from .resuming import PROGRESS
+from .valid_sizes import ValidSizes
 
 
 class NotFiniteError(InputError):
@@ -35,8 +37,8 @@ class NotFiniteError(InputError):
 class TrainingCheckHook(Hook):
     """Ends a training early if its parts do not fit, or if a loss is not finite.
 
-    ``tools/train.py`` adds this hook, and :class:`DurableCheckpointHook` makes the same checks. A
-    config does not name it. A training ends for one of these reasons:
+    :class:`ResumableRunner` adds this hook. With mmengine's ``Runner``, a config names it first in
+    ``custom_hooks``. A training ends for one of these reasons:
 
     - ``neck.in_channels`` differs from the channels of the backbone.
     - The classes of a data set differ, by a name or by their order, from those of its annotations,
@@ -56,20 +58,23 @@ class TrainingCheckHook(Hook):
     layers that depend on the classes then start from random weights, and the log names them.
     """
 
+    priority = 'HIGHEST'  # sees a checkpoint before a hook loads its average
     _noted_ignored = False
 
     def before_run(self, runner: Runner) -> None:
-        """Compare the neck with the backbone, and check a checkpoint before any hook loads it.
+        """Compare the neck with the backbone."""
+        check_neck(unwrap(runner.model), runner.cfg.get('model'))
 
-        Let whatever fails in a resume name the checkpoint.
-        """
-        if isinstance(runner, Runner):  # FlexibleRunner builds its model later, and may split it
-            check_neck(runner.model, runner.cfg.get('model'))
-            runner.resume = _naming_file(runner.resume)
-            runner.call_hook = _checking_first(runner)
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Check a checkpoint before its weights are loaded."""
+        check_checkpoint(runner, checkpoint)
 
     def before_train(self, runner: Runner) -> None:
-        """Compare the data sets with their annotations, and the heads with the data sets."""
+        """Compare the data sets with their annotations, and the heads with the data sets.
+
+        Tell data preprocessors the classes of their models, for the check of labels.
+        """
+        tell_classes(unwrap(runner.model))
         check_runner_classes(runner)
         dataset = runner.train_dataloader.dataset
         if not _has_chosen_bands(dataset):
@@ -78,8 +83,11 @@ class TrainingCheckHook(Hook):
         classes = classes_of(getattr(dataset, 'metainfo', None))
         if classes is None:
             return
+        if runner._resume:  # DeepSpeed shows no checkpoint to the hooks
+            progress = runner.message_hub.runtime_info.get(PROGRESS) or {}
+            check_classes(progress.get('classes'), classes, runner._load_from)
         check_objects(dataset, classes)
-        check_heads(runner.model, classes, 'train_dataloader.dataset')
+        check_heads(unwrap(runner.model), classes, 'train_dataloader.dataset')
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
@@ -140,27 +148,34 @@ def check_checkpoint(runner: Runner, checkpoint: dict[str, Any]) -> None:
     training = isinstance(runner._train_loop, BaseLoop)
     if training:
         classes = classes_of(getattr(runner.train_dataloader.dataset, 'metainfo', None))
-    check_loaded(
-        checkpoint,
-        runner.model,
-        runner._load_from,
-        other_classes=training and not runner._resume,
-        classes=classes,
-    )
+    if not is_split(runner):
+        check_loaded(
+            checkpoint,
+            runner.model,
+            runner._load_from,
+            other_classes=training and not runner._resume,
+            classes=classes,
+        )
+    elif runner._resume:
+        meta = stored_meta(checkpoint, runner._load_from)
+        check_classes(classes_of(meta), classes, runner._load_from)
     if runner._resume and training:
         check_resumable(checkpoint, runner)
 
 
-def _checking_first(runner: Runner) -> Callable[..., None]:
-    """Wrap ``Runner.call_hook``: a checkpoint is checked before the first hook takes from it."""
-    call_hook = runner.call_hook
+def check_classes(theirs: list[str] | None, ours: list[str] | None, file: Any) -> None:
+    """Raise ``CheckpointError`` for a checkpoint of other classes, or in another order."""
+    difference = class_difference(theirs, ours)
+    if difference:
+        raise CheckpointError(f'resume: {file!r}: {difference}; {SAME_CLASSES}')
 
-    def check_and_call(name: str, **options: Any) -> None:
-        if name == 'after_load_checkpoint':
-            check_checkpoint(runner, options['checkpoint'])
-        call_hook(name, **options)
 
-    return check_and_call
+def tell_classes(model: nn.Module) -> None:
+    """Give the data preprocessors of a model its classes, for the check of labels."""
+    for parent in model.modules():
+        for part in parent.children():
+            if isinstance(part, ValidSizes):
+                part.classes = classes_of_head(parent)
 
 
 def check_heads(model: nn.Module, classes: Sequence[str], place: str) -> None:
@@ -254,21 +269,3 @@ def _images(batch: Any) -> str:
     samples = samples if isinstance(samples, Iterable) else ()
     paths = [getattr(sample, 'img_path', None) for sample in samples]
     return ', '.join(repr(str(path)) for path in paths if path) or '(their files are not known)'
-
-
-def _naming_file(resume: Callable[..., None]) -> Callable[..., None]:
-    """Wrap ``Runner.resume``: an error names the checkpoint in one line."""
-
-    @wraps(resume)
-    def resume_or_name(filename: str, *args: Any, **options: Any) -> None:
-        try:
-            resume(filename, *args, **options)
-        except (OSError, ValueError):  # these name the file
-            raise
-        except Exception as error:
-            problem = ' '.join(f'{type(error).__name__}: {error}'.split())
-            raise CheckpointError(
-                f'resume: {filename!r} does not fit this training: {problem}'
-            ) from error
-
-    return resume_or_name

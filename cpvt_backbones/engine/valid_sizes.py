@@ -1,20 +1,16 @@
 """What a data preprocessor needs to pass the size of each image of a padded batch."""
 
 import copy
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from mmengine.model import BaseModel
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
+from torch import Tensor
 
 from cpvt_backbones.backbones import announce_sizes
 from cpvt_backbones.errors import InputError
 
-from .labels import Classes, check_labels, classes_of_head
-from .prediction_by_size import predict_by_size
+from .labels import Classes, check_labels
 
 Sizes = list[tuple[int, int]]
 Part = TypeVar('Part')
@@ -32,9 +28,8 @@ class ValidSizes:
     the batch gets an error.
 
     In validation and test nothing is padded, because neck and head would see the padding. The
-    settings that pad a batch are ignored there. The images of a batch must have one size, for which
-    the validation and test steps of the model take the images of one size at a time
-    (:func:`predict_by_size`).
+    settings that pad a batch are ignored there. The images of a batch must have one size: the loops
+    of :class:`ResumableRunner` pass the images of one size at a time (:func:`predict_by_size`).
 
     The classes for the toolboxes, :class:`ValidSizesDetDataPreprocessor`,
     :class:`ValidSizesSegDataPreProcessor` and :class:`ValidSizesClsDataPreprocessor`, have this
@@ -48,8 +43,8 @@ class ValidSizes:
       Then only a batch that is smaller than an image is noticed.
     - In validation and test it sets the attributes of the preprocessor that its class attribute
       ``test_options`` names, by default ``pad_size_divisor = 1``.
-    - In training it compares the labels, before they go to the GPU, with the classes of the head of
-      the model that it is part of.
+    - In training it compares the labels, before they go to the GPU, with the classes of the head,
+      which :class:`TrainingCheckHook` sets.
 
     Examples:
         A custom data preprocessor. In a config, it is
@@ -87,12 +82,8 @@ class ValidSizes:
     # Attributes of the other base class with which it pads nothing in a test.
     test_options: Mapping[str, Any] = {'pad_size_divisor': 1}
 
-    _model: 'weakref.ref[nn.Module] | None' = None  # that this is part of
-    _classes: Classes | None = None  # of its head, once a batch was seen
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state without the reference to the model, which cannot be pickled or copied."""
-        return {key: value for key, value in vars(self).items() if key != '_model'}
+    classes: Classes | None = None
+    """Classes of the model's head, with which labels are compared. A training sets them."""
 
     def forward(self, data: Any, training: bool = False) -> Any:
         """Preprocess as the other base class does, and announce the sizes of the images.
@@ -141,11 +132,8 @@ class ValidSizes:
         return super(ValidSizes, worker).forward(data, training), sizes  # type: ignore[misc]
 
     def _check_labels(self, samples: Sequence[Any]) -> None:
-        if self._classes is None:
-            model = self._model() if self._model is not None else None
-            self._classes = classes_of_head(model) if model is not None else None
-        if self._classes is not None:
-            check_labels(samples, self._classes)
+        if self.classes is not None:
+            check_labels(samples, self.classes)
 
     def _check_channels(self, images: Any) -> None:
         """Raise ``ValueError`` for images with another number of channels than ``mean``."""
@@ -157,18 +145,6 @@ class ValidSizes:
             raise InputError(
                 f'data_preprocessor: mean has {wanted} values, the images have {channels} channels'
             )
-
-
-def _introduce(model: nn.Module, name: str, part: Any) -> None:
-    if isinstance(part, ValidSizes):
-        part._model = weakref.ref(model)
-        if isinstance(model, BaseModel):
-            predict_by_size(model)
-
-
-# A module does not know the one that it is part of. The head of that one counts the classes, and
-# its test splits the batch.
-register_module_module_registration_hook(_introduce)
 
 
 class AnyChannels(ValidSizes):
@@ -240,8 +216,9 @@ def _check_one_size(sizes: Sizes) -> None:
     if len(set(sizes)) > 1:
         raise InputError(
             f'data_preprocessor: the images of a test batch must have one size, got {sizes} px,'
-            ' because neck and head would see the padding: call predict_by_size(model), or set'
-            ' batch_size=1 in val_dataloader and test_dataloader'
+            ' because neck and head would see the padding: set runner_type="ResumableRunner", or'
+            ' batch_size=1 in val_dataloader and test_dataloader; without a runner, call'
+            ' predict_by_size(model.test_step, batch)'
         )
 
 

@@ -75,7 +75,6 @@ EXAMPLES = {
 # What a config names: module, toolbox and name of the registry, and whether it is built here.
 CONFIGS = {
     'WarmupEMAHook': ('engine.averaging', 'mmengine', 'HOOKS', True),
-    'PredictBySizeHook': ('engine.prediction_by_size', 'mmengine', 'HOOKS', True),
     'DurableCheckpointHook': ('engine.checkpoint_hook', 'mmengine', 'HOOKS', True),
     'ForwardMeter': ('analysis.resolution', 'mmengine', 'HOOKS', True),
     'LoadRange': ('engine.loading', 'mmengine', 'TRANSFORMS', True),

@@ -9,8 +9,7 @@ import torch
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.model import BaseModel, BaseTTAModel
-from mmengine.registry import DATASETS, METRICS, MODELS
-from mmengine.runner import Runner
+from mmengine.registry import DATASETS, METRICS, MODELS, RUNNERS
 from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
@@ -140,6 +139,7 @@ def config(work_dir, *, length=6, val=3, metric=None, checkpoint=None, **options
         log_processor=dict(by_epoch=False),
         randomness=dict(seed=1),
         default_scope='mmengine',
+        runner_type='ResumableRunner',
         work_dir=str(work_dir),
         experiment_name=f'averaging_{time.time_ns()}',  # mmengine keeps loggers by name
     )
@@ -147,7 +147,7 @@ def config(work_dir, *, length=6, val=3, metric=None, checkpoint=None, **options
 
 
 def trained(cfg):
-    runner = Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg)
     runner.train()
     return runner
 
@@ -233,10 +233,10 @@ def test_every_file_of_a_training_can_be_tested(length, tmp_path):
     for file in files:
         saved = read(file)['state_dict']['weight'].item()
         cfg = config(tmp_path / 'test', load_from=str(file))
-        assert Runner.from_cfg(cfg).test()['higher'] == pytest.approx(saved)
+        assert RUNNERS.build(cfg).test()['higher'] == pytest.approx(saved)
         # As tools/test.py does with --tta.
         model = dict(type='MirroredWeight', module=cfg.model)
-        runner = Runner.from_cfg(config(tmp_path / 'test', load_from=str(file), model=model))
+        runner = RUNNERS.build(config(tmp_path / 'test', load_from=str(file), model=model))
         load_weights(runner.model, file)
         assert runner.test()['higher'] == pytest.approx(saved)
 
@@ -256,5 +256,5 @@ def test_other_weights_to_start_from_reach_the_average(tmp_path):
     torch.save(dict(state_dict=weights, meta={}), tmp_path / 'start.pth')
     trained(config(tmp_path, load_from=str(tmp_path / 'start.pth')))
     assert 2 < read(tmp_path / 'iter_2.pth')['state_dict']['weight'] <= 2 + 2 * RATE
-    runner = Runner.from_cfg(config(tmp_path, load_from=str(tmp_path / 'start.pth')))
+    runner = RUNNERS.build(config(tmp_path, load_from=str(tmp_path / 'start.pth')))
     assert runner.test()['higher'] == 2

@@ -2,13 +2,14 @@
 
 import copy
 import importlib
-import pickle
-from types import SimpleNamespace
+import time
 
 import pytest
 import tiny
 import torch
-from mmengine.registry import HOOKS
+from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.registry import RUNNERS
+from mmengine.runner import TestLoop, ValLoop
 from tiny import build, predict
 
 from cpvt_backbones.engine import predict_by_size
@@ -104,8 +105,8 @@ def double_precision(monkeypatch):
 def test_the_neighbours_do_not_matter(task, backbone, images, double_precision):
     plain, with_sizes = TASKS[task]
     model = task(BACKBONES[backbone], with_sizes)
-    together = predict(model, images)
-    backwards = predict(model, images[::-1])[::-1]
+    together = predict(model, images, by_size=True)
+    backwards = predict(model, images[::-1], by_size=True)[::-1]
     alone = [predict(model, [image])[0] for image in images]
     assert furthest(together, alone) < 1e-9  # px for boxes
     assert furthest(together, backwards) < 1e-9
@@ -121,7 +122,7 @@ def test_the_neighbours_do_not_matter(task, backbone, images, double_precision):
             predict(toolbox, images)
     else:
         assert furthest(predict(toolbox, images), alone) > 1e-2
-    assert furthest(predict(predict_by_size(toolbox), images), alone) < 1e-9
+    assert furthest(predict(toolbox, images, by_size=True), alone) < 1e-9
 
 
 def test_a_batch_of_one_size_is_not_split(images):
@@ -129,43 +130,97 @@ def test_a_batch_of_one_size_is_not_split(images):
     calls = []
     model.backbone.register_forward_pre_hook(lambda _, given: calls.append(len(given[0])))
     square = [images[0][:, :64, :64], images[1][:, :64, :32].repeat(1, 1, 2)]
-    predict(model, square)
+    predict(model, square, by_size=True)
     assert calls == [2]
-    predict(model, [*square, images[1]])
+    predict(model, [*square, images[1]], by_size=True)
     assert calls == [2, 2, 1]
 
 
-@pytest.mark.parametrize('preprocessor', TASKS[retinanet])
-def test_the_model_stays_what_it_was(preprocessor, images):
-    model = retinanet(BACKBONES['MultiScaleCPVT'], preprocessor)
-    cls, weights = type(model), {name: value.clone() for name, value in model.state_dict().items()}
-    runner = SimpleNamespace(model=model)
-    hook = HOOKS.build(dict(type='PredictBySizeHook'))
-    hook.before_val(runner)
-    changed = type(model)
-    hook.before_test(runner)  # a second time
-    assert type(model) is changed
-    assert isinstance(model, cls)
-    assert changed.__name__ == cls.__name__ == 'RetinaNet'
-    assert model.state_dict().keys() == weights.keys()
-    found = predict(model, images[:2])
-    # as an average of weights does, and torch.save of a model
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert type(twin) is changed
-        assert furthest(predict(twin, images[:2]), found) == 0
-
-
-def test_what_is_no_model_of_a_toolbox_is_refused():
-    with pytest.raises(TypeError, match='mm model, got Linear'):
-        predict_by_size(torch.nn.Linear(1, 1))
-
-
-def test_images_without_samples_are_split_too():
+def classifier():
     backbone = dict(type='CPVT', arch=ARCH, out_type='avg_featmap')
-    preprocessor = dict(type='ValidSizesClsDataPreprocessor', _delete_=True, **PIXELS)
-    model = build(tiny.image_classifier(backbone, data_preprocessor=preprocessor)).eval()
-    images = [torch.randint(0, 256, (3, *size)) for size in SIZES]
+    return tiny.image_classifier(backbone, data_preprocessor=PIXELS)
+
+
+def test_images_without_samples_are_split_too(images):
+    model = build(classifier()).eval()
     with torch.no_grad():
-        together = model.test_step(dict(inputs=images, data_samples=None))
+        together = predict_by_size(model.test_step, dict(inputs=images, data_samples=None))
         alone = model.test_step(dict(inputs=images[3:], data_samples=None))
     assert torch.equal(together[3].pred_score, alone[0].pred_score)
+
+
+def test_the_views_of_an_image_stay_together(images):
+    """Test-time augmentation: images of one size may have augmented views of two."""
+    from mmpretrain.models import AverageClsScoreTTA
+    from mmpretrain.structures import DataSample
+
+    model = AverageClsScoreTTA(module=build(classifier())).eval()
+    images[2] = torch.randint(0, 256, images[0].shape, dtype=torch.uint8)
+    smaller = [image[:, :40, : 40 + 8 * (n == 2)] for n, image in enumerate(images)]
+    views = [images, smaller]
+    batch = dict(inputs=views, data_samples=[[DataSample() for _ in images] for _ in views])
+    with torch.no_grad():
+        together = predict_by_size(model.test_step, batch)
+        for number, found in enumerate(together):
+            one = {key: [values[number : number + 1] for values in batch[key]] for key in batch}
+            (alone,) = model.test_step(one)
+            assert torch.allclose(found.pred_score, alone.pred_score, atol=1e-6)
+
+
+class Pictures(torch.utils.data.Dataset):
+    metainfo = dict(classes=['a', 'b', 'c'])
+
+    def __init__(self, images):
+        self.images = images
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        from mmpretrain.structures import DataSample
+
+        sample = DataSample().set_gt_label(index % 3)
+        return dict(inputs=self.images[index], data_samples=sample)
+
+
+class Scores(BaseMetric):
+    def process(self, data_batch, data_samples):
+        self.results += [sample['pred_score'] for sample in data_samples]
+
+    def compute_metrics(self, results):
+        return dict(scores=torch.stack(results))
+
+
+@pytest.mark.parametrize('kind', ['val', 'test'])
+@pytest.mark.parametrize('runner_type', ['Runner', 'ResumableRunner', 'ResumableFlexibleRunner'])
+def test_the_loops_of_a_runner_predict_by_size(runner_type, kind, images, tmp_path):
+    """mmengine's own runner does if the config names the loop."""
+    model = build(classifier())
+
+    def scores(batch_size, **loop):
+        loader = dict(
+            batch_size=batch_size,
+            dataset=Pictures(images),
+            sampler=dict(type='DefaultSampler', shuffle=False),
+        )
+        options = {f'{kind}_dataloader': loader, f'{kind}_cfg': loop}
+        runner = RUNNERS.get(runner_type)(
+            copy.deepcopy(model),
+            work_dir=str(tmp_path),
+            **{**options, f'{kind}_evaluator': Evaluator(Scores())},
+            default_scope='mmengine',
+            log_level='WARNING',
+            randomness=dict(seed=0),  # FlexibleRunner draws the weights anew
+            experiment_name=f'by_size_{time.time_ns()}',
+        )
+        return getattr(runner, kind)()['scores']
+
+    alone = scores(1)
+    named = dict(type=f'{kind.title()}LoopBySize')
+    padded = dict(type=dict(val=ValLoop, test=TestLoop)[kind].__name__)
+    assert torch.allclose(scores(4, **named), alone, atol=1e-6)
+    if runner_type == 'Runner':
+        assert not torch.allclose(scores(4, **padded), alone, atol=1e-4)
+    else:
+        assert torch.allclose(scores(4), alone, atol=1e-6)
+        assert torch.allclose(scores(4, **padded), alone, atol=1e-6)

@@ -14,6 +14,8 @@ from tiny import COLUMN, build, image_classifier, predict, randomise, retinanet,
 
 from cpvt_backbones.backbones import announced_sizes
 
+from cpvt_backbones.engine.training_checks import tell_classes
+
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[50.0, 60.0, 70.0])
 BACKBONE = dict(type='MultiScaleCPVT', arch=COLUMN)
 
@@ -419,6 +421,7 @@ def labelled(make, labels):
         'mmpretrain': ('ValidSizesClsDataPreprocessor', classifier),
     }[make]
     model = model_of(name)
+    tell_classes(model)
     if make == 'mmpretrain':
         from mmpretrain.structures import DataSample
 

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger
 from mmengine.model import BaseModel
-from mmengine.runner import Runner
+from mmengine.runner import FlexibleRunner, Runner
 from torch import nn
 
-from cpvt_backbones.engine import DurableCheckpointHook
+from cpvt_backbones.checkpoints import CheckpointError
+from cpvt_backbones.engine import DurableCheckpointHook, ResumableFlexibleRunner, ResumableRunner
 from cpvt_backbones.engine.training_checks import NotFiniteError
 
 SAMPLES = 16
@@ -118,6 +120,7 @@ def run(
     validate=False,
     seed=0,
     clip=None,
+    kind=ResumableRunner,
     **options,
 ):
     """Train in this process; the runner, whose ``read`` and ``rates`` tell what it did."""
@@ -137,9 +140,9 @@ def run(
     optim_wrapper = dict(optimizer=optimizer or dict(type='SGD', lr=0.1, momentum=0.9))
     if clip is not None:
         optim_wrapper['clip_grad'] = dict(max_norm=clip)
-    runner = Runner(
-        Regression(),
-        str(folder),
+    runner = kind(
+        model=Regression(),
+        work_dir=str(folder),
         train_dataloader=loader,
         train_cfg=by_epochs if epochs else by_iterations,
         optim_wrapper=optim_wrapper,
@@ -159,6 +162,9 @@ def run(
         pass
     runner.read = runner.train_dataloader.dataset.read
     return runner
+
+
+KINDS = [ResumableRunner, ResumableFlexibleRunner]
 
 
 @pytest.fixture
@@ -321,6 +327,87 @@ def test_a_validation_that_was_missed_is_made_after_the_resume(tmp_path):
     for folder in ('whole', 'run'):
         best = [file.name for file in (tmp_path / folder).glob('best_*')]
         assert best == ['best_score_epoch_2.pth']
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_resumed_schedule_is_stepped_once(kind, tmp_path, warnings):
+    """FlexibleRunner loads a checkpoint at another moment than Runner."""
+    schedule = [dict(type='CosineAnnealingLR', T_max=8, by_epoch=True, begin=0, end=8)]
+    options = dict(epochs=8, schedule=schedule, kind=kind, checkpoint=dict(max_keep_ckpts=-1))
+    whole = run(tmp_path, **options)
+    start = str(tmp_path / 'epoch_3.pth')
+    resumed = run(tmp_path / 'resumed', resume=True, load_from=start, **options)
+    assert resumed.rates == {step: rate for step, rate in whole.rates.items() if step >= 24}
+    assert torch.equal(resumed.model.layer.weight, whole.model.layer.weight)
+    assert resumed.read == whole.read[3 * SAMPLES :]
+    assert not [line for line in warnings if line.startswith('resume: ')]
+
+
+@pytest.mark.parametrize('by_epoch', [True, False])
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_checkpoint_that_is_saved_with_the_best_one_counts_right(kind, by_epoch, tmp_path):
+    """mmengine saves it again after the validation, when FlexibleRunner counts one epoch more."""
+    saving = dict(save_best='score', rule='greater', max_keep_ckpts=-1)
+    options = dict(validate=True, kind=kind, optimizer=dict(type='SGD', lr=0.01))
+    options |= dict(checkpoint=saving)
+    options |= dict(epochs=3) if by_epoch else dict(iterations=30)
+    whole = run(tmp_path, **options)
+    start = 'epoch_2.pth' if by_epoch else 'iter_20.pth'
+    resumed = run(tmp_path / 'resumed', resume=True, load_from=str(tmp_path / start), **options)
+    assert [*resumed.rates] == [*whole.rates][16 if by_epoch else 20 :]
+    assert torch.equal(resumed.model.layer.weight, whole.model.layer.weight)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_other_classes_are_not_resumed(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(Numbered, 'metainfo', dict(classes=('a', 'b')), raising=False)
+    run(tmp_path, epochs=1, kind=kind)
+    monkeypatch.setattr(Numbered, 'metainfo', dict(classes=('b', 'a')))
+    wanted = r'the same classes in another order: \(a, b\), the config has \(b, a\)'
+    with pytest.raises(CheckpointError, match=wanted):
+        run(tmp_path, epochs=2, kind=kind, resume=True)
+
+
+@pytest.mark.parametrize('metric', ['score', 'auto'])
+def test_a_best_checkpoint_that_a_kill_has_left_is_deleted(metric, tmp_path):
+    """A kill after the next one was written and before the previous one was deleted."""
+
+    class Killed(DurableCheckpointHook):
+        def _delete_files(self, names):
+            names = [*names]
+            if any('best' in name for name in names):
+                raise Stop
+            super()._delete_files(names)
+
+    options = dict(validate=True, optimizer=dict(type='SGD', lr=0.01))
+    options |= dict(checkpoint=dict(save_best=metric, rule='greater'))
+    other = tmp_path / 'run' / 'best_recall_epoch_1.pth'  # of another metric
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), 'DurableCheckpointHook', Killed)
+        run(tmp_path / 'run', epochs=3, **options)
+    names = [file.name for file in sorted((tmp_path / 'run').glob('best_*'))]
+    assert names == ['best_score_epoch_1.pth', 'best_score_epoch_2.pth']
+    other.write_bytes((tmp_path / 'run' / names[0]).read_bytes())
+    os.utime(other, (1, 1))
+    run(tmp_path / 'run', epochs=3, resume=True, **options)
+    left = {file.name for file in (tmp_path / 'run').glob('best_*')}
+    assert left == {'best_score_epoch_3.pth', other.name}
+
+
+@pytest.mark.parametrize('kind', [Runner, FlexibleRunner])
+def test_with_mmengines_own_runner_data_and_schedule_go_on_as_mmengine_does(
+    kind, tmp_path, warnings
+):
+    """Checkpoints are complete, rates are right, and the log says what is missing."""
+    schedule = [dict(type='CosineAnnealingLR', T_max=8, by_epoch=True, begin=0, end=8)]
+    options = dict(epochs=8, schedule=schedule, kind=kind, checkpoint=dict(max_keep_ckpts=-1))
+    whole = run(tmp_path, **options)
+    start = str(tmp_path / 'epoch_3.pth')
+    resumed = run(tmp_path / 'resumed', resume=True, load_from=start, **options)
+    assert [*resumed.rates] == [*range(24, 64)]
+    for step, rate in resumed.rates.items():
+        assert rate == pytest.approx(whole.rates[step], rel=1e-9)
+    assert [line for line in warnings if "runner_type='ResumableRunner' ends with" in line]
 
 
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])

@@ -117,7 +117,7 @@ def test_sharded_training_is_plain_training(train, tmp_path):
     config = sharded_config(tmp_path)
     plain = tmp_path / 'plain.py'
     plain.write_text(
-        "_base_ = 'sharded.py'\nrunner_type, strategy = 'Runner', None\n"
+        "_base_ = 'sharded.py'\nstrategy = None\n"
         'model_wrapper_cfg = dict(device_ids=None, broadcast_buffers=False)\n'
     )
     train('mmdet', config, '--work-dir', tmp_path / 'sharded', processes=2)
@@ -130,10 +130,10 @@ def test_sharded_training_is_plain_training(train, tmp_path):
         json.loads((tmp_path / 'sharded' / f'notes_{rank}.json').read_text()) for rank in (0, 1)
     ]
     for note in notes:
-        assert note['runner'] == 'FlexibleRunner'
+        assert note['runner'] == 'ResumableFlexibleRunner'
         assert note['units'] == ['RetinaNet'] + ['Block'] * 5
     whole = json.loads((tmp_path / 'plain' / 'notes_0.json').read_text())
-    assert whole['runner'] == 'Runner'
+    assert whole['runner'] == 'QuietRunner'
     halves = [note['weights_in_optimizer'] for note in notes]
     assert sum(halves) == whole['weights_in_optimizer']
     assert max(halves) < 0.6 * sum(halves)
@@ -187,7 +187,7 @@ def accepted(cls):
 def test_mmengine_takes_every_argument(path):
     pytest.importorskip('mmdet')
     cfg = read_config(path)
-    assert cfg.runner_type == 'FlexibleRunner'
+    assert cfg.runner_type == 'ResumableRunner'
     strategy = STRATEGIES.get(cfg.strategy.type)
     assert set(cfg.strategy) - {'type'} <= accepted(strategy)
     for wrapper in [cfg.strategy.model_wrapper] if 'model_wrapper' in cfg.strategy else []:

@@ -4,6 +4,7 @@ data.
 
 import logging
 import re
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -179,6 +180,17 @@ def test_only_a_new_training_may_have_other_classes(layer):
         content = dict(content_of(before), meta=dict(iter=3))
         with pytest.raises(CheckpointError, match='other shapes'):
             check_checkpoint(Running(model, 'abcde', **options), content)
+
+
+def test_classes_that_a_strategy_did_not_show_are_compared(layer):
+    """DeepSpeed loads a checkpoint without a call of the hooks; the message hub has its classes."""
+    running = Running(tiny.build(BUILDERS[layer](classes=3)), 'cab', resume=True)
+    info = dict(data_progress=dict(classes=['a', 'b', 'c']))
+    running.message_hub = SimpleNamespace(runtime_info=info)
+    with pytest.raises(CheckpointError, match='the same classes in another order'):
+        TrainingCheckHook().before_train(running)
+    info['data_progress']['classes'] = ['c', 'a', 'b']
+    TrainingCheckHook().before_train(running)
 
 
 def test_another_number_of_classes_is_refused_with_its_key(layer):

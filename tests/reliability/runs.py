@@ -20,8 +20,8 @@ from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, METRICS, MODELS
-from mmengine.runner import Runner
+from mmengine.registry import DATASETS, METRICS, MODELS, RUNNERS
+from mmengine.runner import FlexibleRunner, Runner
 from torch import nn
 from torch.utils.data._utils import worker as data_worker
 
@@ -126,6 +126,8 @@ def config(
     persistent: bool = False,
     processes: int = 1,
     batch_size: int = 2,
+    amp: bool = False,
+    strategy: str | None = None,
     **checkpoint: Any,
 ) -> Config:
     """A training of 16 iterations, or of 2 epochs of 8, that saves every 4 iterations or every
@@ -138,6 +140,8 @@ def config(
         average: Average the weights.
         accumulate: Iterations an update of the weights.
         workers, persistent, batch_size: Of the data loader.
+        amp: Train in bfloat16.
+        strategy: Train by mmengine's ``FlexibleRunner``, with this strategy.
         processes: See :func:`train`; the batch size of each is divided by it.
         checkpoint: Options of the checkpoint hook.
     """
@@ -163,13 +167,32 @@ def config(
             val_cfg={},
             val_evaluator=dict(type='MeanScore'),
         )
+    optimizer = dict(type='AdamW', lr=1e-3)
+    flexible: dict[str, Any] = {}
+    if strategy is not None:
+        flexible = dict(strategy=dict(type=strategy), env_cfg=dict(dist_cfg=dict(backend='gloo')))
+    if strategy == 'ResumableFSDPStrategy':
+        # Not AdamW: without a GPU, torch saves its second average in place of both.
+        optimizer = dict(type='SGD', lr=0.1, momentum=0.9)
+        flexible['strategy'].update(
+            model_wrapper=dict(
+                device_id='cpu', use_orig_params=True, auto_wrap_policy='wrap_blocks'
+            ),
+            state_dict_cfg=dict(
+                state_dict_type='FULL_STATE_DICT',
+                state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
+                optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True),
+            ),
+        )
     return Config(
         dict(
             model=dict(type='ReliabilityModel'),
             train_dataloader=loader,
             train_cfg=dict(by_epoch=by_epoch, val_interval=interval, **loop),
             optim_wrapper=dict(
-                optimizer=dict(type='AdamW', lr=1e-3), accumulative_counts=accumulate
+                type='CPUAmpOptimWrapper' if amp else 'OptimWrapper',
+                optimizer=optimizer,
+                accumulative_counts=accumulate,
             ),
             param_scheduler=[
                 dict(type='CosineAnnealingLR', T_max=ITERATIONS, by_epoch=False, eta_min=1e-5)
@@ -182,8 +205,10 @@ def config(
             log_level='WARNING',
             default_scope='mmengine',
             work_dir=str(work_dir),
+            runner_type='ResumableRunner',
             processes=processes,
             **validation,
+            **flexible,
         )
     )
 
@@ -201,7 +226,8 @@ def start_processes(cfg: Config) -> None:
     torch.distributed.init_process_group('gloo', meeting, rank=rank, world_size=count)
     os.environ['LOCAL_RANK'] = str(rank)
     cfg.launcher = 'pytorch'
-    _use_gloo(cfg)
+    if 'strategy' not in cfg:
+        _use_gloo(cfg)
 
 
 def train(cfg: Config, *, resume: bool = False) -> Runner:
@@ -209,13 +235,15 @@ def train(cfg: Config, *, resume: bool = False) -> Runner:
     torch.set_num_threads(1)
     if cfg.processes > 1:
         start_processes(cfg)
-    Runner._log_env = lambda *_: None  # it starts compilers to ask for their versions
+    Runner._log_env = FlexibleRunner._log_env = lambda *_: (
+        None
+    )  # it starts compilers to ask for their versions
     register_backend('local', SlowBackend, prefixes='', force=True)
     cfg.resume = resume
     cfg.experiment_name = (
         f'{Path(cfg.work_dir).name}_{time.time_ns()}'  # mmengine reuses loggers by name
     )
-    runner = Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg)
     runner.train()
     return runner
 

@@ -34,6 +34,16 @@ SETTINGS = {
     'epochs, averaged weights': dict(by_epoch=True, validate=True, average=True),
     'persistent workers': dict(by_epoch=True, validate=True, workers=2, persistent=True),
     'two processes': dict(by_epoch=True, validate=True, processes=2),
+    'mixed precision': dict(by_epoch=True, accumulate=3, average=True, amp=True),
+    'strategy, epochs': dict(
+        by_epoch=True, validate=True, average=True, strategy='SingleDeviceStrategy'
+    ),
+    'strategy, iterations': dict(
+        accumulate=3, validate=True, workers=2, strategy='SingleDeviceStrategy'
+    ),
+    'FSDP of two processes': dict(
+        by_epoch=True, validate=True, processes=2, strategy='ResumableFSDPStrategy'
+    ),
 }
 
 

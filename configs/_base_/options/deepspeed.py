@@ -1,7 +1,6 @@
 # DeepSpeed ZeRO stage 2 with bf16, on mmengine's FlexibleRunner (pip install 'deepspeed<0.19.7', as
 # long as mmengine imports what 0.19.7 no longer has). The leaf sets an optim_wrapper of type
 # 'DeepSpeedOptimWrapper' and without clip_grad: gradient clipping is the one here.
-runner_type = 'FlexibleRunner'
 strategy = dict(
     type='DeepSpeedStrategy',
     bf16=dict(enabled=True),

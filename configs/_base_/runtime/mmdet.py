@@ -1,8 +1,8 @@
 _base_ = 'mmdet::_base_/default_runtime.py'
 custom_imports = dict(imports=['cpvt_backbones'])
+runner_type = 'ResumableRunner'
 default_hooks = dict(
     checkpoint=dict(type='DurableCheckpointHook', max_keep_ckpts=1),
-    by_size=dict(type='PredictBySizeHook'),  # the batch of a test changes no prediction
 )
 # tools/test.py --tta: the image and its mirror image at three scales, boxes merged by NMS.
 tta_model = dict(

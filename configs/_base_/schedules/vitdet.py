@@ -17,6 +17,5 @@ param_scheduler = [
     dict(type='MultiStepLR', by_epoch=True, begin=0, end=25, milestones=[22, 24], gamma=0.1),
 ]
 custom_imports = dict(imports=['cpvt_backbones'])
-default_hooks = dict(
-    checkpoint=dict(type='DurableCheckpointHook'), by_size=dict(type='PredictBySizeHook')
-)
+runner_type = 'ResumableRunner'
+default_hooks = dict(checkpoint=dict(type='DurableCheckpointHook'))

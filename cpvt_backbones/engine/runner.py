@@ -1,0 +1,270 @@
+"""mmengine's runners for trainings that may be killed at any moment.
+
+A config names one of them: ``runner_type = 'ResumableRunner'``. ``cpvt train`` takes it for a
+config that names none, and ``tools/train.py`` of each toolbox builds the one that is named.
+"""
+
+from typing import Any
+
+from mmengine.dist import master_only
+from mmengine.optim import OptimWrapper
+from mmengine.registry import LOOPS, RUNNERS
+from mmengine.runner import (
+    BaseLoop,
+    EpochBasedTrainLoop,
+    FlexibleRunner,
+    IterBasedTrainLoop,
+    Runner,
+    TestLoop,
+    ValLoop,
+)
+from torch import Generator
+from torch.utils.data import DataLoader
+
+from cpvt_backbones.checkpoints import CheckpointError
+
+from .prediction_by_size import TestLoopBySize, ValLoopBySize
+from .resuming import Schedule, resume_data, samples_per_iteration, shown_rates
+from .saving import save_durably
+from .seeding import SeededBatches, SeededIterLoop, shield_workers, with_seeded_batches
+from .training_checks import TrainingCheckHook
+
+_LOOPS = {
+    IterBasedTrainLoop: SeededIterLoop,
+    ValLoop: ValLoopBySize,
+    TestLoop: TestLoopBySize,
+}
+
+
+_Runner: Any = object  # either of mmengine's, to which ``super()`` leads
+
+
+class ResumableRun(_Runner):
+    """The part that both runners share, in the order of a training.
+
+    | method | what it adds to mmengine's |
+    | --- | --- |
+    | ``register_hooks`` | :class:`TrainingCheckHook`, first |
+    | ``train`` | hooks are released if the training fails |
+    | ``build_dataloader`` | random numbers of an image depend on seed, rank and iteration only |
+    | ``build_train_loop``, ... | loops that pass over read data, and predict by image size |
+    | ``load_or_resume`` | notes the schedule of the config |
+    | ``resume`` | data and schedule go on where the checkpoint ends |
+    | ``save_checkpoint`` | a file gets its name once it is on the disk |
+
+    What a checkpoint holds besides, :class:`DurableCheckpointHook` puts into it and restores.
+    """
+
+    read_before = (0, 0)
+    """Iterations of a resumed training, and the samples that were read of the current pass."""
+
+    _schedule: Schedule | None = None
+    _in_training = False
+    _in_train_loop = False  # while it is built
+    _seeded_by_run: list[Any] = []
+
+    def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
+        """Register the hooks of a config behind the checks, which see a checkpoint first."""
+        self.register_hook(TrainingCheckHook())
+        super().register_hooks(default_hooks, custom_hooks)
+
+    def train(self) -> Any:
+        """Train; call ``release`` of the hooks at the end, also after an error."""
+        self._in_training = True
+        try:
+            return super().train()
+        finally:
+            self._in_training = False
+            self.call_hook('release')
+
+    def build_dataloader(
+        self, dataloader: Any, seed: int | None = None, diff_rank_seed: bool = False
+    ) -> DataLoader:
+        """Build a data loader; that of the training seeds its images.
+
+        Its ``batch_sampler`` is :class:`SeededBatches`, and its ``batch_size`` therefore ``None``,
+        as with any batch sampler.
+        """
+        seeded = with_seeded_batches(dataloader) if self._in_train_loop else None
+        loader = super().build_dataloader(
+            seeded or dataloader, seed=seed, diff_rank_seed=diff_rank_seed
+        )
+        if self._in_training:
+            shield_workers(loader)
+        if seeded is not None:
+            batches = loader.batch_sampler
+            batches.runner = self
+            # Starting the workers draws a number. It shall not be one of the model's.
+            loader.generator = Generator().manual_seed(self.seed)
+            parts = (batches.sampler, batches.batches)
+            self._seeded_by_run = [
+                part for part in parts if getattr(part, 'seed', None) == self.seed
+            ]
+        return loader
+
+    def build_train_loop(self, loop: Any) -> BaseLoop:
+        """Build the loop of the training; :class:`SeededIterLoop` for a training by iterations."""
+        if isinstance(loop, dict) and 'type' not in loop and not loop.get('by_epoch', True):
+            loop = {key: value for key, value in loop.items() if key != 'by_epoch'}
+            loop['type'] = SeededIterLoop
+        self._in_train_loop = True
+        try:
+            return super().build_train_loop(_own_loop(loop))
+        finally:
+            self._in_train_loop = False
+
+    def build_val_loop(self, loop: Any) -> BaseLoop:
+        """Build the loop of the validation; :class:`ValLoopBySize` in place of ``ValLoop``."""
+        return super().build_val_loop(_own_loop(loop, ValLoop))
+
+    def build_test_loop(self, loop: Any) -> BaseLoop:
+        """Build the loop of the test; :class:`TestLoopBySize` in place of ``TestLoop``."""
+        return super().build_test_loop(_own_loop(loop, TestLoop))
+
+    def load_or_resume(self) -> None:
+        """Load the weights to start from, or resume."""
+        if self._in_training:
+            self._schedule = Schedule(self)
+        super().load_or_resume()
+
+    def resume(self, filename: str, *args: Any, **options: Any) -> None:
+        """Resume from a checkpoint.
+
+        Raises:
+            CheckpointError: The checkpoint does not fit this training.
+        """
+        try:
+            super().resume(filename, *args, **options)
+        except (OSError, ValueError):  # these name the file
+            raise
+        except Exception as error:
+            problem = ' '.join(f'{type(error).__name__}: {error}'.split())
+            raise CheckpointError(
+                f'resume: {filename!r} does not fit this training: {problem}'
+            ) from error
+        if self._schedule is not None:
+            self._go_on(self._schedule)
+
+    def _go_on(self, schedule: Schedule) -> None:
+        """Set the iteration, the data and the schedule of a resumed training.
+
+        mmengine counts updates and times from the iteration that it has afterwards.
+        """
+        runner: Any = self
+        before, batch = runner.iter, samples_per_iteration(runner)
+        to_skip = resume_data(runner, batch=batch)
+        self.read_before = (runner.iter, to_skip * batch)
+        if schedule.follow(runner, moved=runner.iter != before):
+            runner.logger.warning(
+                'resume: the learning rate schedule is not the one of the checkpoint; it is the '
+                f"config's, at iteration {runner.iter}: {shown_rates(runner)}"
+            )
+        loader = runner.train_dataloader
+        if isinstance(loader.batch_sampler, SeededBatches):
+            loader.generator.manual_seed(runner.seed)
+            loader.batch_sampler.to_skip = to_skip
+            for sampler in self._seeded_by_run:  # a resumed training has its checkpoint's seed
+                sampler.seed = runner.seed
+        elif to_skip and isinstance(runner.train_loop, EpochBasedTrainLoop):
+            runner.logger.warning(f'resume: epoch {runner.epoch + 1} starts again')
+
+
+def _own_loop(loop: Any, default: type[BaseLoop] | None = None) -> Any:
+    """Config of a loop, with the loop of this package in place of mmengine's."""
+    if not isinstance(loop, dict):
+        return loop
+    kind = loop.get('type', default)
+    kind = LOOPS.get(kind) if isinstance(kind, str) else kind
+    return {**loop, 'type': _LOOPS[kind]} if kind in _LOOPS else loop
+
+
+@RUNNERS.register_module()
+class ResumableRunner(ResumableRun, Runner):
+    """mmengine's ``Runner``, with which a killed training ends as an uninterrupted one.
+
+    A training that is resumed from a checkpoint of :class:`DurableCheckpointHook` ends with the
+    weights of an uninterrupted one, bit for bit, on one machine. Checkpoints are complete or not
+    there. Validation and test predict the images of one size at a time. The checks of
+    :class:`TrainingCheckHook` are made.
+
+    The arguments are those of ``Runner``. A config with a ``strategy`` gives
+    :class:`ResumableFlexibleRunner`.
+
+    Examples:
+        ```python
+        custom_imports = dict(imports=['cpvt_backbones'])
+        runner_type = 'ResumableRunner'
+        default_hooks = dict(checkpoint=dict(type='DurableCheckpointHook'))
+        ```
+    """
+
+    @classmethod
+    def from_cfg(cls, cfg: Any) -> Any:
+        """Build the runner of a config.
+
+        Options such as ``_base_/options/fsdp.py`` can only add the ``strategy``: mmengine refuses
+        bases that both have a ``runner_type``.
+        """
+        if cfg.get('strategy'):
+            return ResumableFlexibleRunner.from_cfg(cfg)
+        return super().from_cfg(cfg)
+
+    @master_only
+    def save_checkpoint(self, out_dir: str, filename: str, *args: Any, **options: Any) -> None:
+        """Save a checkpoint by :func:`save_durably`."""
+        save_durably(super().save_checkpoint, out_dir, filename, *args, **options)
+
+
+@RUNNERS.register_module()
+class ResumableFlexibleRunner(ResumableRun, FlexibleRunner):
+    """:class:`ResumableRunner` for a ``strategy``, such as FSDP or DeepSpeed.
+
+    The arguments are those of mmengine's ``FlexibleRunner``.
+
+    Examples:
+        ```python
+        runner_type = 'ResumableRunner'
+        strategy = dict(
+            type='ResumableFSDPStrategy',
+            model_wrapper=dict(
+                use_orig_params=True,
+                auto_wrap_policy='wrap_blocks',
+            ),
+            state_dict_cfg='full',
+        )
+        ```
+    """
+
+    _before_run_called = False
+    _resume: bool | str
+    _load_from: str | None
+
+    def load_or_resume(self) -> None:
+        """Load or resume after the hooks' ``before_run``, as ``Runner`` does."""
+        if isinstance(self._resume, str):  # a checkpoint, which Runner has in load_from
+            self._load_from = self._resume
+            self._resume = True
+        self.call_hook('before_run')
+        self._before_run_called = True
+        super().load_or_resume()
+        if self._in_training and isinstance(self.optim_wrapper, OptimWrapper):
+            self.optim_wrapper.initialize_count_status(self.model, self.iter, self.max_iters)
+
+    def call_hook(self, fn_name: str, **options: Any) -> None:
+        """Call a method of all hooks; ``before_run`` once, before a checkpoint is loaded."""
+        if fn_name == 'before_run' and self._before_run_called:
+            self._before_run_called = False
+            return
+        super().call_hook(fn_name, **options)
+
+    def save_checkpoint(
+        self,
+        out_dir: str,
+        filename: str,
+        *args: Any,
+        meta: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Save a checkpoint by :func:`save_durably`; all processes call it."""
+        options['meta'] = dict(meta or {})  # FlexibleRunner writes its own counts into it
+        save_durably(super().save_checkpoint, out_dir, filename, *args, together=True, **options)
