@@ -70,12 +70,13 @@ def train(model: nn.Module) -> None:
     loss.backward()
 
 
-def peak_mib(config: str, call: Callable[[nn.Module], None]) -> float:
-    """MiB that a call asks of torch's allocator at its peak, gradients included."""
+def measure_memory(config: str, call: Callable[[nn.Module], None]) -> dict[str, int]:
+    """MiB that a call asks of torch's allocator at its peak, gradients included; parameters."""
     model = build(config)
     call(model)  # buffers that a model keeps are made here
     model.zero_grad(set_to_none=True)
-    return peak_memory(partial(call, model), 'cpu')
+    mib = round(peak_memory(partial(call, model), 'cpu'))
+    return dict(mib=mib, parameters=sum(one.numel() for one in model.parameters()))
 
 
 def measure_times(
@@ -102,8 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         table = pd.read_csv(args.out)
     else:
         table = pd.DataFrame(measure_times(call, args.repeats, args.threads))
-    table['mib'] = [round(peak_mib(CONFIGS[name], call)) for name in table.backbone]
-    table['mib_machine'] = machine()
+    memory = pd.DataFrame([measure_memory(CONFIGS[name], call) for name in table.backbone])
+    table = table.assign(mib=memory.mib, mib_machine=machine(), parameters=memory.parameters)
     print(table[['backbone', 'ms', 'mib', 'threads']].to_string(index=False))
     table.to_csv(args.out, index=False)
 

@@ -26,7 +26,7 @@ COLOURS = {
     'light': {FAMILY: '#1b5e9e', OURS: '#b4540a', '': '#5f6670'},
     'dark': {FAMILY: '#7db4f0', OURS: '#f0a35e', '': '#b4bac4'},
 }
-COSTS = {'ms': 'Seconds per image', 'mib': 'Peak memory, MiB'}
+COSTS = {'ms': 'Seconds per image', 'mib': 'Memory of a call, MiB'}
 LIMITS = {'ms': (1.6, 7.9), 'mib': (100, 560)}
 # Offsets in px of the labels that would lie on a line or on another label; others are to the right.
 OFFSETS = {

@@ -13,7 +13,6 @@ from mmengine.registry import MODELS, init_default_scope
 from tiny import COLUMN, build, image_classifier, predict, randomise, retinanet, semantic_fpn
 
 from cpvt_backbones.backbones import announced_sizes
-
 from cpvt_backbones.engine.training_checks import tell_classes
 
 PIXELS = dict(mean=[120.0, 110.0, 100.0], std=[50.0, 60.0, 70.0])
