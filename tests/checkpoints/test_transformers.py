@@ -26,8 +26,8 @@ from safetensors.torch import load_file
 from tiny import max_difference
 
 from cpvt import command_line
-from cpvt_backbones import CPVT, convert_state_dict, weights
-from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict, weights
+from cpvt_backbones.checkpoints import CheckpointError, load_weights
 from cpvt_backbones.checkpoints.reading import sources
 from cpvt_backbones.toolboxes import dataset_metainfo, read_config
 
@@ -78,6 +78,16 @@ MODELS = {
         'VitDetModel',
         {**VITDET, 'window_block_indices': [], 'qkv_bias': False},
     ),
+    'beit': ('BeitModel', dict(**MLP, use_relative_position_bias=True)),
+    'beit_with_table': (
+        'BeitForImageClassification',
+        dict(**MLP, use_absolute_position_embeddings=True),
+    ),
+    # As pretrained: one bias of all blocks, here besides those of the blocks.
+    'beit_shared': (
+        'BeitForMaskedImageModeling',
+        dict(**MLP, use_shared_relative_position_bias=True, use_relative_position_bias=True),
+    ),
     'sam': ('SamVisionModel', SAM),
     'sam_hq': ('SamHQVisionModel', SAM),
 }
@@ -116,7 +126,7 @@ def tokens_of(model, images):
         return tokens_of_sam(model.vision_encoder, images)
     if 'VitDet' in type(model).__name__:
         return model(images).last_hidden_state.flatten(2).mT
-    model = getattr(model, 'vit', model)  # of a classifier
+    model = getattr(model, 'vit', getattr(model, 'beit', model))  # of a classifier
     options = dict(interpolate_pos_encoding=True)
     if type(model).__name__.startswith(('Dinov2', 'DINOv3')):
         options = {}  # they always do
@@ -152,6 +162,66 @@ def test_a_saved_model_computes_the_same(kind, usual, tmp_path, record_property)
         difference = max_difference(got, want) / max(1, want.abs().max().item())
         record_property(f'{size[0]}x{size[1]}', difference)
         assert difference <= 2e-6, size
+
+
+PYRAMID = dict(
+    hidden_sizes=[16, 32, 48, 64],
+    depths=[1, 2, 1, 1],
+    num_attention_heads=[1, 1, 3, 4],
+    mlp_ratios=[2, 2, 2, 2],
+    image_size=64,
+    layer_norm_eps=1e-4,
+)
+
+
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    {
+        'PvtModel': {},
+        'PvtForImageClassification': dict(qkv_bias=False),
+        'PvtV2Model': {},
+        'PvtV2ForImageClassification': dict(patch_sizes=[5, 3, 3, 3], sr_ratios=[4, 2, 2, 1]),
+    }.items(),
+)
+def test_a_saved_pyramid_computes_the_same(name, options, tmp_path):
+    """PVT at its own size: transformers cannot resize its tables."""
+    torch.manual_seed(0)
+    model = getattr(transformers, name)
+    theirs = model(model.config_class(**{**PYRAMID, **options})).eval()
+    randomise(theirs)
+    theirs.save_pretrained(tmp_path)
+    theirs = getattr(theirs, 'pvt', getattr(theirs, 'pvt_v2', theirs))  # of a classifier
+    is_v2 = 'V2' in name
+    ours = PyramidCPVT.from_pretrained(
+        tmp_path, out_type='featmap' if is_v2 else 'raw', out_indices=-1
+    ).eval()
+    report = convert_state_dict(theirs.state_dict(), ours)[1]
+    assert "transformers' names" in report.source and not report.missing
+    for size in ((64, 64), (96, 160)) if is_v2 else ((64, 64),):
+        images = torch.randn(2, 3, *size)
+        with torch.no_grad():
+            want, got = theirs(images).last_hidden_state, ours(images)[0]
+        assert max_difference(got, want) / max(1, want.abs().max().item()) <= 2e-6, size
+
+
+@pytest.mark.parametrize(
+    ('model', 'values', 'message'),
+    [
+        ('PvtV2Model', dict(linear_attention=True), 'linear_attention must be False'),
+        ('PvtV2Model', dict(hidden_act='silu'), r'hidden_act must be one of .*gelu.*silu'),
+        ('PvtModel', dict(num_attention_heads=[1, 3, 3, 4]), 'num_attention_heads must be a'),
+        ('PvtModel', dict(image_size=96), "image_size must be that of the weights' table of 256"),
+        ('PvtModel', dict(depths=[1, 1, 1, 1]), r'depths must be \[1, 2, 1, 1\] as in the weights'),
+        ('PvtModel', dict(model_type='vit'), "model_type is 'vit', the weights are PVT, trans"),
+    ],
+)
+def test_another_config_than_that_of_a_pyramid_is_refused(model, values, message, tmp_path):
+    theirs = getattr(transformers, model)
+    theirs(theirs.config_class(**PYRAMID)).save_pretrained(tmp_path)
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    with pytest.raises(CheckpointError, match=f'config.json: {message}'):
+        PyramidCPVT.from_pretrained(tmp_path)
 
 
 TINY = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=70)

@@ -29,6 +29,8 @@ _PYRAMID_HEADS: dict[tuple[int, ...], tuple[int, ...]] = {
     (96, 192, 384, 768): (3, 6, 12, 24),
     (128, 256, 512, 1024): (4, 8, 16, 32),
 }
+# Their patch embeddings normalise with 1e-6, those of other PVTv2 with 1e-5.
+_SMALL_EPSILON = ("PVTv2, mmdet's names", "PVTv2, transformers' names")
 _PVT_TABLE = dict(interpolation='bilinear', antialias=False)
 _DINOV2_TABLE = dict(antialias=False, offset=0.1)
 
@@ -157,7 +159,7 @@ def _read_pyramid(weights: Weights, family: Family, result: Architecture) -> Non
         kernel = weights.get(f'blocks.{s}.{int(has_windows)}.attn.sr.weight')
         reductions.append(1 if kernel is None else kernel.shape[-1])
     convolution = weights.get('blocks.0.0.mlp.dwconv.weight')  # PVTv2
-    is_pvt = 'pos_embed.0' in weights or family.name == "PVTv2, mmdet's names"
+    is_pvt = 'pos_embed.0' in weights or family.name in _SMALL_EPSILON
     result.arguments |= dict(
         in_channels=embeddings[0][1],
         with_cls_token='cls_token' in weights,

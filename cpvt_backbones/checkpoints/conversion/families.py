@@ -149,7 +149,44 @@ _TRANSFORMERS: tuple[Rule, ...] = (
     (r'\.mlp\.gate_proj\.', '.mlp.fc1_g.'),
     (r'\.layer_scale([12])\.lambda1$', r'.ls\1.gamma'),
     (r'\.lambda_([12])$', r'.ls\1.gamma'),  # BEiT
+    (
+        r'^(encoder\.relative_position_bias|shared_position_bias)\.relative_position_bias_table$',
+        'rel_pos_bias.shared',
+    ),
     (r'(\.attention\.attention)?\.relative_position_bias\.', '.attn.'),
+)
+# Pyramids split their keys and values off; queries have a projection of their own.
+_PYRAMID_PROJECTIONS = dict(query='q', key='k_proj', value='v_proj')
+
+
+def _pyramid_projection(match: re.Match[str]) -> str:
+    return f'.attn.{_PYRAMID_PROJECTIONS[match[1]]}.'
+
+
+_TRANSFORMERS_BLOCKS: tuple[Rule, ...] = (
+    (r'\.layer_norm_([12])\.', r'.norm\1.'),
+    (r'\.attention\.(?:self\.)?(query|key|value)\.', _pyramid_projection),
+    (r'\.attention\.(?:self\.sequence|spatial)_reduction\.', '.attn.sr.'),
+    (r'\.attention\.(?:self\.)?layer_norm\.', '.attn.norm.'),
+    (r'\.attention\.(?:output\.dense|proj)\.', '.attn.proj.'),
+    (r'\.mlp\.dense([12])\.', r'.mlp.fc\1.'),
+    (r'\.mlp\.dwconv\.dwconv\.', '.mlp.dwconv.'),
+)
+_TRANSFORMERS_PVT: tuple[Rule, ...] = (
+    (r'^encoder\.patch_embeddings\.(\d)\.position_embeddings$', r'pos_embed.\1'),
+    (r'^encoder\.patch_embeddings\.\d\.cls_token$', 'cls_token'),
+    (r'^encoder\.patch_embeddings\.(\d)\.projection\.', r'patch_embeds.\1.proj.'),
+    (r'^encoder\.patch_embeddings\.(\d)\.layer_norm\.', r'patch_embeds.\1.norm.'),
+    (r'^encoder\.layer_norm\.', 'norm.'),
+    (r'^encoder\.block\.', 'blocks.'),
+    *_TRANSFORMERS_BLOCKS,
+)
+_TRANSFORMERS_PVTV2: tuple[Rule, ...] = (
+    (r'^encoder\.layers\.(\d)\.patch_embedding\.proj\.', r'patch_embeds.\1.proj.'),
+    (r'^encoder\.layers\.(\d)\.patch_embedding\.layer_norm\.', r'patch_embeds.\1.norm.'),
+    (r'^encoder\.layers\.(\d)\.layer_norm\.', r'norm_list.\1.'),
+    (r'^encoder\.layers\.(\d)\.blocks\.', r'blocks.\1.'),
+    *_TRANSFORMERS_BLOCKS,
 )
 _TRANSFORMERS_VITDET: tuple[Rule, ...] = (
     (r'^embeddings\.position_embeddings$', 'pos_embed'),
@@ -205,6 +242,19 @@ SOURCES: tuple[Family, ...] = (
         r'stages\.\d\.blocks\.\d+\.mlp\.dwconv\.',
         _TIMM_PVTV2,
         layout='pyramid',
+    ),
+    Family(
+        "PVTv2, transformers' names",
+        r'encoder\.layers\.\d\.blocks\.\d+\.mlp\.dwconv\.',
+        _TRANSFORMERS_PVTV2,
+        layout='pyramid',
+    ),
+    Family(
+        "PVT, transformers' names",
+        r'encoder\.block\.\d\.\d+\.attention\.self\.',
+        _TRANSFORMERS_PVT,
+        _BILINEAR,
+        'pyramid',
     ),
     Family("PVT, mmdet's names", r'layers\.\d\.0\.projection\.', _MMDET_PVT, _BILINEAR, 'pyramid'),
     Family(

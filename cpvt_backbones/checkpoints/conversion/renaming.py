@@ -50,7 +50,7 @@ def rename(source: Recognised) -> Renamed:
                 raise CheckpointError(f'there are two keys for {name}: {first} and {old}')
             parts[name] = Part(part, (old,))
     parts, dropped = _join_biases(parts)
-    parts = _join_projections(parts)
+    parts = _share_biases(_join_projections(parts))
     parts = _split_gated(parts)
     notes: list[str] = []
     if 'fc_norm.weight' in parts and 'norm.weight' not in parts:
@@ -111,19 +111,36 @@ def _join_biases(parts: Parts) -> tuple[dict[str, Part], dict[str, Reason]]:
 
 
 def _join_projections(parts: Parts) -> dict[str, Part]:
-    """Make ``qkv`` of separate projections; a bias that one of them lacks is zero."""
+    """Make ``qkv`` of separate projections, or ``kv`` beside a ``q``; a bias that one of them
+    lacks is zero.
+    """
     result = dict(parts)
     for first in parts:
-        if not re.search(r'\.attn\.q_proj\.(weight|bias)$', first):
+        match = re.search(r'\.attn\.([qk])_proj\.(weight|bias)$', first)
+        if not match or match[1] == 'k' and first.replace('.k_proj.', '.q.') not in parts:
             continue
-        names = [first.replace('.q_proj.', f'.{part}_proj.') for part in 'qkv']
+        old, letters = f'.{match[1]}_proj.', 'qkv' if match[1] == 'q' else 'kv'
+        names = [first.replace(old, f'.{letter}_proj.') for letter in letters]
         if not first.endswith('bias') and not all(name in parts for name in names):
             continue  # refused as an unknown part of a block
         zero = Part(torch.zeros_like(parts[first].value))
-        three = [result.pop(name, zero) for name in names]
-        keys = tuple(key for part in three for key in part.keys)
-        joined = torch.cat([part.value for part in three])
-        result[first.replace('.q_proj.', '.qkv.')] = Part(joined, keys)
+        pieces = [result.pop(name, zero) for name in names]
+        keys = tuple(key for part in pieces for key in part.keys)
+        joined = torch.cat([part.value for part in pieces])
+        result[first.replace(old, f'.{letters}.')] = Part(joined, keys)
+    return result
+
+
+def _share_biases(parts: dict[str, Part]) -> dict[str, Part]:
+    """Give each block the relative positions that all blocks of a BEiT share, besides its own."""
+    result = dict(parts)
+    if 'rel_pos_bias.shared' not in result:
+        return result
+    shared = result.pop('rel_pos_bias.shared')
+    blocks = {match[1] for name in parts if (match := re.match(r'blocks\.(\d+)\.', name))}
+    for name in (f'rel_pos_bias.{block}' for block in sorted(blocks, key=int)):
+        own = result.get(name, Part(torch.zeros_like(shared.value)))
+        result[name] = Part(own.value + shared.value, own.keys + shared.keys)
     return result
 
 

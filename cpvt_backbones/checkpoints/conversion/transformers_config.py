@@ -59,7 +59,21 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     ),
     'sam_vision_model': _SAM,
     'sam_hq_vision_model': _SAM,
+    'beit': dict(
+        **_VIT,
+        use_absolute_position_embeddings=False,
+        use_relative_position_bias=False,
+        use_shared_relative_position_bias=False,
+    ),
 }
+_PYRAMID: dict[str, Any] = dict(
+    hidden_act='gelu',
+    layer_norm_eps=1e-6,
+    image_size=224,
+    num_attention_heads=[1, 2, 5, 8],
+    strides=[4, 2, 2, 2],
+)
+_PYRAMIDS: dict[str, dict[str, Any]] = {'pvt': _PYRAMID, 'pvt_v2': _PYRAMID}
 # Models of images and text, whose vision tower is described in a part.
 _TOWERS = {
     'clip': 'clip_vision_model',
@@ -68,7 +82,7 @@ _TOWERS = {
     'sam': 'sam_vision_model',
     'sam_hq': 'sam_hq_vision_model',
 }
-MODEL_TYPES = (*_DEFAULTS, *_TOWERS)
+MODEL_TYPES = (*_DEFAULTS, *_TOWERS, *_PYRAMIDS)
 _ACTIVATIONS = {
     'gelu': 'gelu',
     'gelu_python': 'gelu',
@@ -90,10 +104,15 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
         tuple[int, int]: Grid (height, width) of the table in tokens; ``None`` without a table.
 
     Raises:
-        ValueError: A model or a value that no :class:`CPVT` computes, or another one than that of
+        ValueError: A model or a value that no backbone here computes, or another one than that of
             the weights.
     """
     values = _values(config)
+    if (values['model_type'] in _PYRAMIDS) != (read.backbone == 'PyramidCPVT'):
+        raise InputError(f'model_type is {values["model_type"]!r}, the weights are {read.source}')
+    if read.backbone == 'PyramidCPVT':
+        _apply_pyramid(values, read)
+        return None
     arguments = read.arguments
     _check_agreement(values, read)
     arch = dict(arguments['arch'])
@@ -130,6 +149,8 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
         arguments['final_norm'] = arguments['final_norm'] and apply_layernorm
     if values['model_type'] in ('vitdet', 'sam_vision_model', 'sam_hq_vision_model'):
         _set_windows(values, read)
+    if values['model_type'] == 'beit':
+        _set_relative_bias(values, read)
     if read.table_entries is None:
         return None
     return _set_grid(values, arguments, read.table_entries)
@@ -140,7 +161,7 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = config['model_type']
     check_choice(MODEL_TYPES, model_type=kind)
     if kind not in _TOWERS:
-        return {**_DEFAULTS[kind], **config}
+        return {**(_DEFAULTS | _PYRAMIDS)[kind], **config}
     tower = _TOWERS[kind]
     # Old files have the second, which transformers prefers.
     name = 'vision_config' if config.get('vision_config_dict') is None else 'vision_config_dict'
@@ -149,6 +170,80 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
         part = {}
     check('a JSON object', lambda value: isinstance(value, dict), **{name: part})
     return {**_DEFAULTS[tower], **part, 'model_type': tower}
+
+
+def _apply_pyramid(values: Mapping[str, Any], read: Architecture) -> None:
+    """Set the arguments of PVT and PVTv2, whose weights show all but heads and epsilons."""
+    arguments = read.arguments
+    arch = dict(arguments['arch'])
+    shown = dict(
+        hidden_sizes=[*arch['embed_dims']],
+        depths=[*arch['depths']],
+        sr_ratios=[*arch['sr_ratios']],
+        sequence_reduction_ratios=[*arch['sr_ratios']],
+        patch_sizes=[*arch.get('patch_kernels', (4, 2, 2, 2))],
+        strides=[4, 2, 2, 2],
+        num_channels=arguments['in_channels'],
+        linear_attention=False,
+    )
+    for name, value in shown.items():
+        if values.get(name, value) != value:
+            raise InputError(f'{name} must be {value} as in the weights, got {values[name]!r:.100}')
+    heads = values['num_attention_heads']
+    check(
+        f'a divisor of each of hidden_sizes={shown["hidden_sizes"]}',
+        lambda heads: (
+            isinstance(heads, list)
+            and len(heads) == len(arch['embed_dims'])
+            and all(
+                is_int(count) and count > 0 and dim % count == 0
+                for count, dim in zip(heads, arch['embed_dims'], strict=True)
+            )
+        ),
+        num_attention_heads=heads,
+    )
+    check_positive(layer_norm_eps=values['layer_norm_eps'])
+    check_choice(
+        [name for name, value in _ACTIVATIONS.items() if value == 'gelu'],
+        hidden_act=values['hidden_act'],
+    )
+    epsilon = float(values['layer_norm_eps'])
+    arch['num_heads'] = tuple(heads)
+    arguments |= dict(arch=arch, norm_eps=epsilon, embed_norm_eps=epsilon)
+    read.unclear.pop('arch', None)
+    read.assumed = []
+    if read.table_entries is None:
+        return
+    height, width = _grid_of('image_size', values['image_size'], 4)
+    if height * width != read.table_entries:
+        raise InputError(
+            f"image_size must be that of the weights' table of {read.table_entries} entries, got"
+            f' {values["image_size"]!r:.100}: {height * width} entries with patches of 4 px'
+        )
+    arguments['img_size'] = (height * 4, width * 4)
+    read.unclear.pop('img_size', None)
+
+
+def _set_relative_bias(values: Mapping[str, Any], read: Architecture) -> None:
+    """Set the grid of BEiT's relative positions; refuse what the weights show otherwise."""
+    position: list[Any] = list_of_dicts('position', read.arguments['position'])
+    flags = ('use_relative_position_bias', 'use_shared_relative_position_bias')
+    check_bool(**{name: values[name] for name in flags})
+    relative = [entry for entry in position if entry['type'] == 'RelativeBias']
+    is_relative = bool(relative) or 'RelativeBias' in read.unclear.get('position', '')
+    if any(values[name] for name in flags) != is_relative:
+        raise InputError(
+            f'{" or ".join(flags)} must be {is_relative} as in the weights, got {not is_relative}'
+        )
+    read.unclear.pop('position', None)
+    if not is_relative:
+        return
+    grid = _grid_of('image_size', values['image_size'], read.arguments['patch_size'])
+    if not relative:  # of an image that is not square
+        relative = [dict(type='RelativeBias')]
+        position += relative
+        read.arguments['position'] = position[0] if len(position) == 1 else position
+    relative[0]['grid'] = grid
 
 
 def _check_agreement(values: Mapping[str, Any], read: Architecture) -> None:
