@@ -307,9 +307,13 @@ def test_reparameterize_model(family):
         torch.testing.assert_close(fused(images), model(images))
 
 
-@pytest.mark.parametrize('family', CLASSES)
+@pytest.mark.parametrize('family', [*CLASSES, 'windows'])
 def test_graphs_take_every_size(family):
-    model = randomise(tiny(family, num_classes=5)).eval()
+    """Also one in which windows are padded."""
+    options = {}
+    if family == 'windows':
+        family, options = 'pyramid_cpvt', dict(arch=dict(PYRAMID, window_size=3))
+    model = randomise(tiny(family, num_classes=5, **options)).eval()
     graph, script = torch.fx.symbolic_trace(model), torch.jit.script(model)
     with torch.no_grad():
         for size in SIZES:

@@ -517,7 +517,7 @@ class Windows:
         if not is_padded(self.padding):
             return None
         ones = x.new_ones(x.shape[0], self.grid[0] * self.grid[1], 1)
-        return self.partition(ones).bool().transpose(1, 2)[:, None]
+        return self.partition(ones).to(torch.bool).transpose(1, 2)[:, None]
 
     def allowed(self, limit: Tensor, num_prefix: int) -> Tensor:
         """The keys that each prefix token may attend to: (B, 1, P, P + windows * h * w).
@@ -525,7 +525,8 @@ class Windows:
         ``limit`` (B, Q, H * W) has the patches that each of the first Q may attend to.
         """
         batch, count = limit.shape[:2]
-        patches = self.partition(limit.transpose(1, 2).float()).bool()  # (B * windows, h * w, Q)
+        # (B * windows, h * w, Q)
+        patches = self.partition(limit.transpose(1, 2).float()).to(torch.bool)
         rows = patches.unflatten(0, (batch, -1)).flatten(1, 2).transpose(1, 2)
         rows = F.pad(rows, (0, 0, 0, num_prefix - count), value=True)
         return F.pad(rows, (num_prefix, 0), value=True)[:, None]
