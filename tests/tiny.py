@@ -327,6 +327,8 @@ def predict(
         found = predict_by_size(step, batch) if by_size else step(batch)
     if is_segmentor:
         return [one.seg_logits.data for one in found]
+    if 'pred_instances' not in found[0]:
+        return [one.pred_panoptic_seg.sem_seg[0] for one in found]
     instances = [one.pred_instances for one in found]
     return [torch.cat((one.bboxes, one.scores[:, None]), dim=1) for one in instances]
 

@@ -67,6 +67,12 @@ def overrides(cfg: Config) -> dict:
                 small[f'model.{head}.{key}'] = each(lambda width: width // FACTOR, old)
             elif key == 'stacked_convs':
                 small[f'model.{head}.{key}'] = 1
+    if 'EoMT' in model.type:
+        width = small['model.backbone.arch']['embed_dims']
+        head = 'panoptic_head' if 'panoptic_head' in model else 'decode_head'
+        small[f'model.{head}.embed_dims'] = width
+        if 'square' in model.test_cfg:
+            small['model.test_cfg.square'] = model.test_cfg.square // FACTOR
     if 'roi_head' in model:
         small |= roi_head_overrides(model.roi_head)
     return small
@@ -149,6 +155,8 @@ def smaller_images(node):
     if not isinstance(node, dict):
         return node
     sizes = {'scale', 'scales', 'crop_size', 'scale_factor'}
+    if node.get('type') == 'Pad':
+        sizes |= {'size'}
     return {
         key: shrink_size(value) if key in sizes else smaller_images(value)
         for key, value in node.items()
@@ -212,7 +220,7 @@ class Scene:
             outline = [[x1, y1, x2, y1, x2, y2, x1, y2]]
             one = dict(bbox=[x1, y1, x2, y2], bbox_label=label, ignore_flag=0, mask=outline)
             instances.append(one)
-        size = dict(height=height, width=width)
+        size = dict(height=height, width=width, seg_map_path=self.labels_path)
         return dict(img_path=self.image_path, img_id=0, instances=instances, **size)
 
 
@@ -224,6 +232,9 @@ def batch(cfg: Config, which: str, scenes: list[Scene]) -> dict:
     if dataset.type == 'DecodedDataset':  # returns images, not paths
         steps.insert(0, dict(type='LoadImageFromFile'))
     for step in steps:
+        if step['type'] == 'LoadPanopticAnnotations':  # of files that a scene has not
+            step.clear()
+            step.update(type='LoadAnnotations', with_bbox=True, with_mask=True, with_seg=True)
         # ADE20KDataset sets this key itself; the scenes come from no dataset.
         if step['type'] == 'LoadAnnotations':
             step.pop('reduce_zero_label', None)

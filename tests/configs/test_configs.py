@@ -31,6 +31,8 @@ detr/detr_r50_8xb2-50e_coco.py
 detr/detr_r50_peg_8xb2-50e_coco.py
 dino/dino-4scale_multiscale-cpvt-s-dinov3_8xb2-12e_coco.py
 dino/dino-4scale_pyramid-cpvt-s_8xb2-12e_coco.py
+eomt/eomt_cpvt-l-dinov2_8xb2-12e_coco-instance-640x640.py
+eomt/eomt_cpvt-s-peg_8xb2-31e_ade20k-512x512.py
 imagenet/cpvt-t_8xb256_in1k.py
 imagenet/cpvt-t-gap_peg0-5_distilled_8xb256_in1k.py
 imagenet/pyramid-cpvt-t_8xb128_in1k.py
@@ -203,6 +205,8 @@ def check_prediction(cfg, model, scene):
         (result,) = model.test_step(batch(cfg, 'test', [scene]))
     if cfg.default_scope == 'mmseg':
         assert result.pred_sem_seg.data.shape[1:] == (scene.height, scene.width)
+    elif 'pred_panoptic_seg' in result:
+        assert result.pred_panoptic_seg.sem_seg.shape[1:] == (scene.height, scene.width)
     elif cfg.default_scope == 'mmdet':
         assert torch.isfinite(result.pred_instances.bboxes).all()
     else:
@@ -226,7 +230,8 @@ def check_widths(model):
     """The neck or head takes the channels that the backbone of full size gives."""
     arguments = {k: v for k, v in model.backbone.items() if k not in ('init_cfg', 'drop_path_rate')}
     parts = ('neck', 'decode_head', 'panoptic_head', 'head')
-    taken = next(model[part].in_channels for part in parts if part in model)
+    head = next(model[part] for part in parts if part in model)
+    taken = head.get('in_channels', head.get('embed_dims'))  # the latter of EoMT
     taken = [taken] if isinstance(taken, int) else taken
     assert out_channels(json.dumps(arguments)) == list(taken)
 
@@ -270,7 +275,7 @@ def check_schedule(cfg, constant):
     elif decay.type == 'MultiStepLR':
         assert decay.gamma == 0.1
         assert all(length / 2 < milestone < length for milestone in decay.milestones)
-    else:
+    elif decay.type != 'HeadFirstPolyLR':  # which warms up itself, and ends at 0
         assert decay.type in ('CosineAnnealingLR', 'PolyLR')
         assert decay.get('T_max', end - begin) == end - begin
         assert decay.eta_min <= max(cfg.optim_wrapper.optimizer.lr / 40, 1e-6)

@@ -122,7 +122,7 @@ def test_shards_are_merged(inferencer, photos, tmp_path):
     for index in range(2):
         shard = (index, 2)
         predict_to_folder(inferencer, photos, parts, progress=False, vis=False, shard=shard)
-    summary = merge_shards(parts, photos)
+    summary = merge_shards(photos, parts)
     one, other = (json.loads((path / 'panoptic.json').read_text()) for path in (whole, parts))
     assert one['categories'] == other['categories'] and one['images'] == other['images']
     for left, right in zip(one['annotations'], other['annotations'], strict=True):
@@ -133,7 +133,7 @@ def test_shards_are_merged(inferencer, photos, tmp_path):
 
 def test_tiles_are_refused(model_files, photos):
     cfg, checkpoint = model_files
-    small = dict(max_pixels=1000, tile_size=32, overlap=8)
+    small = dict(max_pixels=1024, tile_size=32, overlap=8)
     inferencer = Inferencer(cfg=str(cfg), checkpoint=str(checkpoint), device='cpu', **small)
     with pytest.raises(ImageError, match='a panoptic segmentor cannot be tiled: set scale'):
         inferencer(photos / 'a.png')

@@ -14,7 +14,7 @@ train_pipeline = [
         recompute_bbox=True,
         allow_negative_crop=True,
     ),
-    dict(type='Pad', size=size, pad_val=dict(img=(0, 0, 0), masks=0, seg=255)),
+    dict(type='Pad', size=size, pad_val=dict(img=0, masks=0, seg=255)),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
