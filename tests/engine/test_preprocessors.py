@@ -320,7 +320,7 @@ def test_a_test_batch_of_several_sizes_is_refused_unless_the_model_splits_it(sco
     model = make(name)
     with pytest.raises(ValueError, match=r'one size, got \[\(40, 64\), \(56, 33\)\] px'):
         model.data_preprocessor(batch(scope, pictures()), False)
-    assert len(predict(model, pictures())) == 2
+    assert len(predict(model, pictures(), by_size=True)) == 2
 
 
 def test_another_preprocessor_that_pads_in_a_test_is_refused():

@@ -11,6 +11,7 @@ from mmengine.config import ConfigDict
 from mmengine.structures import InstanceData, PixelData
 from tiny import EOMT_TRUNK, build, eomt, eomt_segmentor, only, randomise, scaled
 
+from cpvt_backbones.backbones import announce_sizes
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.heads import MaskAnnealingHook
@@ -210,7 +211,7 @@ def test_without_the_square_padding_is_no_part_of_an_image(tmp_path):
         data = model.data_preprocessor(
             dict(inputs=images, data_samples=[det_sample(size, size) for size in sizes])
         )
-        data['inputs'].valid_sizes = sizes
+        announce_sizes(data['inputs'], sizes)
         together = model.predict(data['inputs'], data['data_samples'])
     for one, other in zip(alone, together, strict=True):
         assert torch.equal(one.pred_panoptic_seg.sem_seg, other.pred_panoptic_seg.sem_seg)
@@ -367,7 +368,7 @@ def test_padding_of_a_batch_has_no_loss():
     """Outside an image no mask is predicted, so that its points cost nothing."""
     model = randomise(build(eomt())).train()
     images = torch.rand(2, 3, 64, 64)
-    images.valid_sizes = [(64, 64), (30, 40)]
+    announce_sizes(images, [(64, 64), (30, 40)])
     masks, _ = model.extract_feat(images)[-1]
     assert (masks[1, :, 8:] == -20).all() and (masks[1, :, :, 10:] == -20).all()
     assert (masks[1, :, :8, :10] > -20).all()
