@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from cpvt import command_line as cli
 
 if TYPE_CHECKING:
-    from cpvt_backbones.datasets import Form
+    from cpvt_backbones.own_data import Form
 
 # The numbers of paths that each form takes.
 PATHS = dict(coco=(2,), voc=(1,), yolo=(1,), instances=(1, 2), masks=(2,), folders=(1,))
@@ -164,7 +164,7 @@ def must_exist(path: Path, argument: str) -> None:
 
 def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
     """The form as named or recognised, and the form of the files: of instances, one of several."""
-    from cpvt_backbones.datasets import Form, recognise
+    from cpvt_backbones.own_data import Form, recognise
 
     named = args.data[0] if args.data[0] in PATHS else None
     paths = [Path(path) for path in args.data[bool(named) :]]
@@ -193,7 +193,7 @@ def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     # Not above: it imports PyTorch, which takes seconds.
-    from cpvt_backbones.datasets import Request, make_config, work_dir
+    from cpvt_backbones.own_data import Request, make_config, work_dir
 
     kind, form = form_of(args)
     request = Request(

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cpvt import command_line as cli
-from cpvt_backbones.datasets import Report
-from cpvt_backbones.datasets.check.gate import check_parts
-from cpvt_backbones.datasets.read.voc import read_voc
-from cpvt_backbones.datasets.write.data import write_json
+from cpvt_backbones.own_data import Report
+from cpvt_backbones.own_data.check.gate import check_parts
+from cpvt_backbones.own_data.read.voc import read_voc
+from cpvt_backbones.own_data.write.data import write_json
 
 CLASSES = ('RBC', 'WBC', 'Platelets')
 SPLITS = ('train', 'val', 'test')

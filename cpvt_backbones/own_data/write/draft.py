@@ -28,6 +28,10 @@ REPORT = 'check.csv'
 # What a call writes to the folder of its config; all else there is a user's.
 WRITTEN = (
     RECIPE,
+    'iterations.py',
+    'objects.py',
+    'segmentor.py',
+    'classifier.py',
     'data.json',
     CLASSES,
     'train.json',

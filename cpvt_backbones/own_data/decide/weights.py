@@ -29,7 +29,7 @@ from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import ceil_div
 from cpvt_backbones.toolboxes import read_config
-from cpvt_backbones.weights import published_weights, shipped_weights
+from cpvt_backbones.weights import published_weights
 
 # Levels of a backbone that the neck of a task takes: 0 is stride 4, 3 is stride 32.
 LEVELS = {
@@ -83,23 +83,20 @@ class Pretrained:
         return self.arguments['type'] in COLUMNS
 
 
-def read_backbone(task: str, weights: str | None, *, in_channels: int = 3) -> Pretrained | None:
-    """The backbone that weights need in the config of a task; ``None`` for shipped weights, none,
-    and the default.
+def read_backbone(task: str, weights: str, *, in_channels: int = 3) -> Pretrained:
+    """The backbone that weights need in the config of a task.
 
     Of a name or address only the name is read. A file is read, and loaded on trial.
 
     Args:
-        task: A task of :mod:`.templates`.
-        weights: The option ``--weights``.
+        task: What is trained, such as ``'detector'``.
+        weights: The option ``--weights``, other than shipped weights and ``'none'``.
         in_channels: Channels of the images.
 
     Raises:
         FileNotFoundError: There is no such file or folder.
         InputError: Weights that no backbone takes.
     """
-    if weights is None or weights == 'none' or weights in shipped_weights():
-        return None
     content = trained = None
     try:
         if '://' in weights or weights in published_weights():

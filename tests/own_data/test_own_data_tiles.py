@@ -229,8 +229,8 @@ def test_small_objects_of_few_large_images(made, tmp_path, monkeypatch):
 
 
 def width_of(maps, factors=None):
-    from cpvt_backbones.datasets.decide.tiles import thinnest_of
-    from cpvt_backbones.datasets.read.masks import measure
+    from cpvt_backbones.own_data.decide.tiles import thinnest_of
+    from cpvt_backbones.own_data.read.masks import measure
 
     return thinnest_of([measure(one) for one in maps], factors or [1.0] * len(maps))
 

@@ -147,8 +147,8 @@ def test_masks_larger_than_the_limit_of_pillow(data, printed, monkeypatch):
 
 @pytest.mark.parametrize('nodata', [0, 9])
 def test_nodata_of_object_masks_is_no_object(tmp_path, nodata):
-    from cpvt_backbones.datasets import Report
-    from cpvt_backbones.datasets.read.instances import read_instances
+    from cpvt_backbones.own_data import Report
+    from cpvt_backbones.own_data.read.instances import read_instances
 
     for i in range(2):
         objects = np.full(SIZE, nodata, np.uint8)
@@ -220,8 +220,8 @@ def test_the_same_place_in_another_system_is_accepted(tmp_path):
     """Degrees, near the equator: the grids agree to a tenth of a pixel."""
     from rasterio.warp import transform_bounds
 
-    from cpvt_backbones.datasets import Fault
-    from cpvt_backbones.datasets.check.images import check_place
+    from cpvt_backbones.own_data import Fault
+    from cpvt_backbones.own_data.check.images import check_place
 
     left, top = 500000, 10000
     place = rasterio.Affine(10, 0, left, 0, -10, top)

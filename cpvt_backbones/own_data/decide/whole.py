@@ -11,12 +11,12 @@ from mmengine.config import Config
 
 from cpvt_backbones.checkpoints import locate_checkpoint, stored_value
 from cpvt_backbones.toolboxes import dataset_metainfo, dicts_of, read_config
-from cpvt_backbones.weights import published_weights, shipped_weights
+from cpvt_backbones.weights import published_weights
 
 from ..read.masks import no_class_of
 from .weights import COLUMNS, NOT_OF_WEIGHTS, build_backbone
 
-# Models that the template of a task fits.
+# Models that the bases of a task fit.
 KINDS = {
     'detector': 'RetinaNet',
     'instance segmentor': 'MaskRCNN',
@@ -84,7 +84,7 @@ class Published:
         name: Of the model.
         weights: Its name, or the checkpoint of a training that began with it.
         config: Of the model.
-        anchors: Of a training: fields of the template for its anchors; else ``None``.
+        anchors: Of a training: fields of its anchors; else ``None``.
     """
 
     name: str
@@ -93,14 +93,12 @@ class Published:
     anchors: dict[str, Any] | None = None
 
 
-def find_published(task: str, weights: str | None) -> Published | None:
+def find_published(task: str, weights: str) -> Published | None:
     """The published model, of the kind that a task trains, that weights are of; else ``None``.
 
     ``weights`` are its name, or a training's checkpoint whose model is this one, classes and
     anchors apart. Only configs are read, and that of a checkpoint as literals.
     """
-    if weights is None or weights == 'none' or weights in shipped_weights():
-        return None
     name, trained = weights, None
     if name not in published_weights() and Path(name).exists():
         weights = os.path.abspath(locate_checkpoint(name, argument='--weights'))
@@ -133,7 +131,7 @@ def _kept_of(model: Mapping[str, Any]) -> Any:
 
 
 def anchors_of(task: str, trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the template for the anchors of a trained model: its layers have learned them.
+    """Fields of the anchors of a trained model: its layers have learned them.
 
     Raises:
         KeyError, TypeError, ValueError: The model has no such anchors.
@@ -150,7 +148,7 @@ def anchors_of(task: str, trained: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float:
-    """A finite number, which stands in the source of the config; else ``ValueError``."""
+    """A finite number; else ``ValueError``."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f'{number} is no number')

@@ -23,6 +23,7 @@ from .decide.settings import (
     map_settings,
     object_settings,
 )
+from .decide.values import Start, start_elsewhere, start_from, values_of
 from .decide.weights import Pretrained, read_backbone
 from .decide.whole import Published, find_published, read_model
 from .read.coco import note_unlisted, read_coco, read_predictions, report_left_out
@@ -34,8 +35,7 @@ from .read.recognise import Form
 from .read.voc import read_voc
 from .read.yolo import read_yolo
 from .report import Report
-from .write.config import check_out, fields_of, start, write_config
-from .write.continued import continue_training
+from .write.config import anchors_to_keep, check_out, write_config
 from .write.data import (
     MAPS,
     write_class_maps,
@@ -139,16 +139,18 @@ def make_config(request: Request) -> Settings:
     given = [*request.form.data, *request.form.val, request.classes, request.added]
     check_folder(request.folder, [path for path in given if path is not None])
     channels = len(request.bands or 'RGB')
-    published = find_published(request.task, request.weights) if channels == 3 else None
-    pretrained = None
-    if published is None:
-        pretrained = read_backbone(request.task, request.weights, in_channels=channels)
+    published = pretrained = None
+    weights = request.weights
+    if weights is not None and weights not in ('none', *shipped_weights()):
+        published = find_published(request.task, weights) if channels == 3 else None
+        if published is None:
+            pretrained = read_backbone(request.task, weights, in_channels=channels)
     with any_size():
         checked = _read_and_check(request)
         with replacing(request.out) as draft:
-            settings, texts = _prepare(request, checked, pretrained, draft)
-            _write(request, settings, texts, pretrained, published, draft)
-    return settings
+            prepared = _prepare(request, checked, pretrained, draft)
+            _write(request, checked, prepared, pretrained, published, draft)
+    return prepared.settings
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,15 @@ class Checked:
     labels: Labels
     parts: Sequence[Part]
     value_range: ValueRange | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is written of data: settings, names and paths, and mean and deviation of the images."""
+
+    settings: Settings
+    texts: dict[str, object]
+    normalisation: Normalisation | None
 
 
 def _read_and_check(request: Request) -> Checked:
@@ -185,56 +196,69 @@ def _read_and_check(request: Request) -> Checked:
 
 def _write(
     request: Request,
-    settings: Settings,
-    texts: dict[str, object],
+    checked: Checked,
+    prepared: Prepared,
     pretrained: Pretrained | None,
     published: Published | None,
     draft: Draft,
 ) -> None:
-    """Write the config of settings, and add to these what it starts from."""
+    """Write the config, and add to the settings what it starts from."""
+    settings = prepared.settings
     whole = None
     if published is not None:
         whole = read_model(published, settings.classes)
-    started, weights = start(
+    fields = dict(settings.fields)
+    begin = start_from(
         request.task,
         request.weights,
-        channels=settings.fields['channels'],
+        scale=fields['scale'],
+        channels=len(request.bands or 'RGB'),
         pretrained=pretrained,
         published=whole,
     )
-    settings.fields |= started
+    named = [begin.load_from, begin.model.get('backbone', {}).get('init_cfg')]
     settings.remarks += [
         f'starts from {name} (for non-commercial use: docs/models.md); others:'
         ' --weights timm://twins_pcpvt_small.in1k and more names (docs/weights.md)'
         for name in shipped_weights()
-        if name in weights.values()
+        if name in named
     ]
     for origin in (pretrained, whole):
         if origin is not None:
             settings.remarks.append(origin.remark)
     anchors = None if published is None else published.anchors
     if anchors is not None:
-        settings.fields |= anchors
+        fields |= anchors
     elif whole is not None and request.task == 'detector':
-        settings.fields['ratios'] = whole.ratios
-    if request.length:
-        settings.fields['length'] = request.length
-    numbers = settings.fields | dict(about=settings.about)
-    write_config(request.task, numbers, texts | weights, draft.config, whole)
-    continued = continue_training(request.task, pretrained, draft.config)
-    if continued is not None:
-        fields, weights = continued
-        write_config(request.task, numbers | fields, texts | weights, draft.config)
-    is_small = request.task == 'detector' and whole is None and continued is None
+        fields['ratios'] = whole.ratios
+
+    def write(begin: Start) -> None:
+        values = values_of(
+            request.task,
+            prepared.texts,
+            fields,
+            begin,
+            value_range=checked.value_range,
+            normalisation=prepared.normalisation,
+        )
+        write_config(request.task, values, draft.config, about=settings.about, whole=whole)
+
+    write(begin)
+    kept = anchors_to_keep(request.task, pretrained, draft.config)
+    if kept is not None and pretrained is not None:
+        fields |= kept
+        file = pretrained.arguments['init_cfg']
+        write(start_elsewhere(request.task, pretrained, load_from=file))
+    is_small = request.task == 'detector' and whole is None and kept is None
     settings.remarks += [SMALL] if is_small else []
-    if continued is not None or anchors is not None:
+    if kept is not None or anchors is not None:
         settings.remarks.append(GOES_ON)
 
 
 def _prepare(
     request: Request, checked: Checked, pretrained: Pretrained | None, draft: Draft
-) -> tuple[Settings, dict[str, object]]:
-    """The settings of checked data, and the names and paths of what is written."""
+) -> Prepared:
+    """The settings of checked data, which are written to the folder of a draft."""
     value_range = checked.value_range
     settings, texts = _decide_and_write(request, checked, draft.folder)
     normalisation = None
@@ -248,7 +272,8 @@ def _prepare(
     elif pretrained is not None:
         normalisation = pretrained.normalisation
         settings.remarks.append(_about_normalisation(normalisation))
-    settings.fields |= fields_of(request.task, value_range, normalisation)
+    if request.length:
+        settings.fields['length'] = request.length
     try:
         write_sheet(request.task, texts, draft.folder / SHEET, value_range=value_range)
         remark = f'images with their labels, to look at before training: {request.folder / SHEET}'
@@ -262,7 +287,7 @@ def _prepare(
             'pictures show these classes by their number, because their font lacks the letters:'
             f' {", ".join(numbered[:SHOWN])}{more}'
         )
-    return settings, draft.final(texts)
+    return Prepared(settings, draft.final(texts), normalisation)
 
 
 def _about_normalisation(found: Normalisation | None) -> str:

@@ -1,5 +1,5 @@
-# Instance segmentation of a user's own images: Mask R-CNN on CPVT-Ti-GAP with a narrow neck and
-# narrow heads. tools/make_config.py inherits from it and sets the data, classes, scale and anchors.
+# The recipe of an instance segmentor of own data: Mask R-CNN on CPVT-Ti-GAP with a narrow neck and
+# narrow heads. objects.py has the pipelines.
 _base_ = ['../models/mask_rcnn.py', '../schedules/adamw.py', '../runtime/mmdet.py']
 width = 64  # channels of the neck and heads
 model = dict(
@@ -28,37 +28,18 @@ model = dict(
     test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=300)),
 )
 custom_imports = dict(imports=['cpvt_backbones'])
-scale = (320, 240)
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(type='RandomResize', scale=scale, ratio_range=(0.5, 2.0), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=scale, allow_negative_crop=True),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion', brightness_delta=16, contrast_range=(0.8, 1.2), hue_delta=4),
-    dict(type='PackDetInputs'),
-]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=scale, keep_ratio=True),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(
-        type='PackDetInputs',
-        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
-    ),
-]
 workers = dict(num_workers=2, persistent_workers=True)
 train_dataloader = dict(
     batch_size=4,
     sampler=dict(type='InfiniteSampler', shuffle=True),
-    dataset=dict(type='CocoDataset', pipeline=train_pipeline),
+    dataset=dict(type='CocoDataset'),
     **workers,
 )
 val_dataloader = dict(
     batch_size=1,
     drop_last=False,
     sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(type='CocoDataset', test_mode=True, pipeline=test_pipeline),
+    dataset=dict(type='CocoDataset', test_mode=True),
     **workers,
 )
 test_dataloader = val_dataloader

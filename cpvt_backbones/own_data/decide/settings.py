@@ -35,7 +35,7 @@ class Settings:
         parts: Training and validation data, as they are trained on: with tiles, those of the
             tiles.
         classes: Names of the classes.
-        fields: Numbers and sources of the template, without text of the data.
+        fields: Numbers of the config, without text of the data.
         about: The training images in a line.
         remarks: Lines to print.
         infer: Options of tools/infer.py beside config, checkpoint and images.
@@ -280,7 +280,7 @@ def map_settings(
         factor = float(side / size.max())
     scale = scaled(size, factor)
     crop = scale[1] * 2 // 3, scale[0] * 2 // 3
-    fields: dict[str, Any] = dict(whole=True, scale=scale, crop=crop)
+    fields: dict[str, Any] = dict(is_tiled=False, scale=scale, crop=crop)
     remarks = [f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images']
     remarks += enlarged(factor)
     infer = options_of_tiles(max(scale), max(scale) // 4) if maps.placed else ''
@@ -299,7 +299,8 @@ def map_settings(
     if why:
         tiles = _tiles_for_crops(parts, maps, suffix)
         parts = _parts_of(tiles)
-        fields = dict(whole=False, scale=(CLASS_MAP_SIDE, CLASS_MAP_SIDE), crop='scale')
+        side_of_crop = (CLASS_MAP_SIDE, CLASS_MAP_SIDE)
+        fields = dict(is_tiled=True, scale=side_of_crop, crop=side_of_crop)
         remarks = [f'{why}: {about_tiles(parts[0])}, in crops of {CLASS_MAP_SIDE} px']
         infer = options_of_tiles(CLASS_MAP_SIDE, CLASS_MAP_SIDE // 4)
     if maps.missing:
