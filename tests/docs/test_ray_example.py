@@ -28,7 +28,7 @@ def test_the_example_gives_the_predictions_of_one_process(tmp_path, monkeypatch)
     for index, pixels in enumerate(noise):
         Image.fromarray(pixels).save(tmp_path / f'photos/{index}.png')
     (tmp_path / 'photos/bad.png').write_bytes(b'no image')
-    block = block.replace("'CONFIG', 'CHECKPOINT'", f'{NAME!r}')
+    block = block.replace("cfg='CONFIG', checkpoint='CHECKPOINT'", f'checkpoint={NAME!r}')
     block = block.replace('photos/', f'{tmp_path}/photos').replace('out/ray', f'{tmp_path}/ray')
     path = os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])
     environment = dict(env_vars=dict(PYTHONPATH=path))
@@ -40,7 +40,7 @@ def test_the_example_gives_the_predictions_of_one_process(tmp_path, monkeypatch)
     rows = pandas.concat(map(pandas.read_parquet, (tmp_path / 'ray').iterdir()))
     found = {Path(row.path).name: row for row in rows.itertuples()}
     assert len(rows) == 7 and 'not an image' in found['bad.png'].error
-    inferencer = Inferencer(NAME)
+    inferencer = Inferencer(checkpoint=NAME)
     for index in range(6):
         prediction, _ = inferencer(tmp_path / f'photos/{index}.png')
         given = json.loads(found[f'{index}.png'].prediction)
