@@ -3,7 +3,6 @@
 Training, prediction and analysis share this module.
 """
 
-import difflib
 import inspect
 import os
 import re
@@ -14,14 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mmengine.config import Config
 from mmengine.fileio import list_from_file
-from mmengine.registry import MODELS
 from mmengine.runner import FlexibleRunner, Runner
 from torch import nn
 
 from cpvt_backbones.checkpoints import classes_of, unwrap
-from cpvt_backbones.checks import check_keywords, check_path
+from cpvt_backbones.checks import check_path, did_you_mean
 from cpvt_backbones.errors import InputError, InputTypeError
-from cpvt_backbones.layers import POSITIONS
 
 ConfigInput: TypeAlias = Config | str | os.PathLike[str]
 """A config: the path of its file, or what :func:`read_config` returns."""
@@ -127,7 +124,7 @@ def read_config(
         FileNotFoundError: The file does not exist.
         ImportError: The toolbox is not installed, or does not import.
         ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an
-            option has no effect or is no argument of a backbone or position encoding.
+            option has no effect.
 
     Examples:
         >>> from cpvt_backbones.inference import read_config
@@ -150,7 +147,7 @@ def read_config(
         raise InputError(
             f'the config file {str(path)!r} cannot be read: {type(error).__name__}: {error}'
         ) from error
-    check_options(cfg, options)
+    check_options(options)
     try:
         cfg.merge_from_dict(options)
     except (KeyError, TypeError) as error:
@@ -201,84 +198,26 @@ def check_model(cfg: Config) -> None:
         raise InputError(f'the config {str(cfg.filename)!r} has no model: model = dict(type=...)')
 
 
-def check_options(cfg: Config, options: Collection[str]) -> None:
-    """Refuse options, dotted names, that would have no effect on a config which has been read.
+def check_options(options: Collection[str]) -> None:
+    """Refuse options, dotted names, that no runner reads: they would have no effect.
 
-    The top of a config holds variables of its file, too. Their values were copied when the file was
-    read: a later change of the variable reaches none of the copies.
+    The top of a config also holds variables of its file. Their values were copied when the file was
+    read, so a later change reaches none of the copies.
 
     Raises:
-        ValueError: The option's first name is such a variable, or is in no config. The message
-            names the keys to set. Or a module of this package has no such argument.
+        ValueError: The first part of an option is no setting of a runner, or is ``launcher``.
     """
     for option in options:
-        name, _, rest = option.partition('.')
+        name = option.partition('.')[0]
+        fault = None
         if name == 'launcher':
-            raise InputError(
-                'cfg_options: launcher is an argument of its own', argument='cfg_options'
-            )
-        if name not in READ_KEYS:
-            raise InputError(
-                f'cfg_options: {option} has no effect: {_reason(cfg, name, rest)}',
-                argument='cfg_options',
-            )
-        _check_argument(cfg, option, options)
-
-
-def _check_argument(cfg: Config, option: str, options: Collection[str]) -> None:
-    """Refuse an argument that a backbone, or another module of this package, does not take."""
-    where, *path = option.split('.')
-    if where != 'model':
-        return
-    node: Any = cfg.get('model')
-    in_position = False
-    for part in path:
-        if isinstance(node, dict):
-            kind = node.get('type')
-            modules: dict[Any, Any] = {**(POSITIONS if in_position else MODELS.module_dict)}
-            module = modules.get(kind)
-            is_plain = part != 'type' and part[:1] != '_'  # _delete_ is not
-            if module is not None and is_plain and f'{where}.type' not in options:
-                called, given = f'cfg_options: {option}: type={kind!r}', [part]
-                try:
-                    check_keywords(called, module, given, positional=('stages',))
-                except TypeError as error:
-                    raise InputError(str(error)) from error
-            in_position = part == 'position'
-            node = node.get(part)
-        elif isinstance(node, (list, tuple)) and part.isdigit() and int(part) < len(node):
-            node = node[int(part)]
-        else:
-            return
-        where = f'{where}.{part}'
-
-
-def _reason(cfg: Config, name: str, rest: str) -> str:
-    values = cfg.to_dict()
-    if name not in values:
-        similar = difflib.get_close_matches(name, sorted(READ_KEYS), n=1)
-        advice = f'; did you mean {similar[0]}?' if similar else ''
-        return f'the config has no {name}, and nothing reads it{advice}'
-    read = {key: value for key, value in values.items() if key in READ_KEYS}
-    keys = list(_keys_of(read, name, values[name]))
-    reason = f'{name} is a variable of the config file, used when the file was read'
-    if not keys:
-        return f'{reason}; change the file'
-    shown = ', '.join(f'{key}.{rest}' if rest else key for key in keys[:4])
-    more = f' and {len(keys) - 4} more' if len(keys) > 4 else ''
-    return f'{reason}; set {shown}{more}'
-
-
-def _keys_of(node: Any, name: str, value: Any, path: str = '') -> Iterator[str]:
-    """Dotted keys of the values that have this name, or are equal to this dict or list."""
-    container = isinstance(value, (dict, list, tuple)) and len(value) > 0
-    items = enumerate(node) if isinstance(node, (list, tuple)) else node.items()
-    for key, child in items:
-        here = f'{path}{key}'
-        if key == name or (container and child == value):
-            yield here
-        elif isinstance(child, (dict, list, tuple)):
-            yield from _keys_of(child, name, value, f'{here}.')
+            fault = 'launcher is an argument of its own'
+        elif name not in READ_KEYS:
+            advice = did_you_mean(name, READ_KEYS)
+            advice = advice or '; set the keys that take its value, such as train_cfg.max_epochs'
+            fault = f'{option} has no effect: a runner reads no {name}{advice}'
+        if fault:
+            raise InputError(f'cfg_options: {fault}', argument='cfg_options')
 
 
 def dicts_of(node: Any) -> Iterator[dict[str, Any]]:
