@@ -25,7 +25,6 @@ from .images import ImageError, ImageInput, each_image, image_size
 from .inferencer import Inferencer, Result
 from .outputs import (
     IMAGE_FOLDERS,
-    KEPT,
     RECORDS_FILE,
     RESULT_FILES,
     RUN_FILE,
@@ -117,9 +116,9 @@ def predict_to_folder(
             is no :class:`Inferencer`, or ``out_dir`` or ``ann`` is no path.
         FileNotFoundError: ``ann`` does not exist, or a folder or pattern has no image.
         ValueError: ``ann`` cannot be read, or lacks an image or a class of the model. The folder
-            has predictions of another model or other settings, or files in ``pred`` or ``vis`` that
-            no call wrote. Another process writes to the folder. All images are skipped. ``out_dir``
-            or ``shard`` is not accepted.
+            has predictions of another model, or of other or unknown settings, or files in ``pred``
+            or ``vis`` that no call wrote. Another process writes to the folder. All images are
+            skipped. ``out_dir`` or ``shard`` is not accepted.
         OSError: The folder cannot be written to.
 
     Examples:
@@ -155,8 +154,9 @@ def predict_to_folder(
 
     def run() -> Summary:
         _prepare(folder, settings, overwrite)
+        records = Records(folder, _digest(json.dumps(settings, sort_keys=True)))
         return _predict_images(
-            inferencer, paths, folder, ids, progress, score_thr=score_thr, vis=vis
+            inferencer, paths, folder, records, ids, progress, score_thr=score_thr, vis=vis
         )
 
     return replace(_write_to(folder, run), skipped=skipped)
@@ -241,8 +241,12 @@ def _inputs(
 
 def _describe(images: Sequence[Path]) -> str:
     """A text that differs for other images."""
-    names = '\n'.join(map(os.path.abspath, images)).encode(errors='surrogateescape')
-    return f'{len(images)} images, {sha256(names).hexdigest()[:16]}'
+    names = '\n'.join(map(os.path.abspath, images))
+    return f'{len(images)} images, {_digest(names)}'
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode(errors='surrogateescape')).hexdigest()[:16]
 
 
 def _write_to(folder: Path, run: Callable[[], Summary]) -> Summary:
@@ -289,11 +293,11 @@ def _predict_images(
     inferencer: Inferencer,
     images: list[Path],
     folder: Path,
+    records: Records,
     ids: Ids,
     progress: bool,
     **given: Any,
 ) -> Summary:
-    records = Records(folder)
     names = {image: records.take_name(image) for image in images}
     left = [image for image in images if not records.is_done(image)]
     found, failed = len(images) - len(left), {}
@@ -478,7 +482,7 @@ def _read_shard(shard: Path, places: Mapping[str, int]) -> _ShardResults:
             entries,
             {one['file_name']: str(one['reason']) for one in failed},
         )
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f'out_dir: the results in {str(shard)!r} are damaged ({type(error).__name__}: {error});'
             ' delete this folder and predict the shard again'
@@ -496,25 +500,23 @@ def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
     elif overwrite:
         delete_outputs(folder)
     else:
-        before = _read_settings(folder, own)
-        if before is not None:
-            _compare(folder, before, settings)
+        _compare(folder, _read_settings(folder), settings)
     with atomic_write(folder / RUN_FILE) as file:
         file.write(json.dumps(settings, indent=1).encode())
 
 
-def _read_settings(folder: Path, own: list[Path]) -> dict[str, Any] | None:
-    """Settings of the earlier run. Its files are set aside if these are damaged or missing."""
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Settings of the earlier run; ``ValueError`` if their file is missing or damaged."""
+    file = folder / RUN_FILE
     try:
-        return read_json(folder / RUN_FILE)
+        return read_json(file)
     except (FileNotFoundError, ValueError) as error:
-        fault = str(error)
-        if isinstance(error, FileNotFoundError):
-            fault = f'{str(folder / RUN_FILE)!r} is damaged: it is missing'
-    for path in own:
-        os.replace(path, f'{path}.damaged')
-    warn(f'{fault}; all images are predicted again; {KEPT}')
-    return None
+        fault = f'{str(file)!r} is missing' if isinstance(error, FileNotFoundError) else error
+        raise InputError(
+            f'out_dir: the settings of its predictions are not known: {fault}; choose another'
+            ' folder, or overwrite this one (--overwrite)',
+            argument='out_dir',
+        ) from error
 
 
 def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> None:

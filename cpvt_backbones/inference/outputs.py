@@ -5,7 +5,6 @@ import io
 import json
 import logging
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,6 @@ import numpy as np
 from mmengine.logging import print_log
 
 from cpvt_backbones.checkpoints import atomic_write, flush_to_disk, parse_json
-from cpvt_backbones.checks import is_int, is_number
 from cpvt_backbones.errors import InputError
 
 from .images import file_stamp
@@ -33,7 +31,6 @@ CSV_FILE = 'predictions.csv'
 OPTIONAL_FILES = (CSV_FILE, PANOPTIC_FILE)
 IMAGE_FOLDERS = ('pred', 'vis')
 _PARTS = f'.*.{"[0-9a-f]" * 8}.part'  # atomic_write's, of a run that was killed
-KEPT = 'the old file is kept with the ending .damaged'
 
 
 @dataclass(frozen=True)
@@ -51,28 +48,31 @@ def warn(message: str) -> None:
 class Records:
     """Finished images: one line of JSON each, written after their outputs.
 
-    An incomplete last line is dropped. A damaged file is copied to ``records.jsonl.damaged`` and
-    its readable lines are used.
+    A line that does not parse, such as the last one of a killed run, is dropped, and its image is
+    predicted again.
+
+    Args:
+        folder: The output folder.
+        run: Digest of the settings of this run, which each record names.
+
+    Raises:
+        ValueError: A record is of another run.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, run: str) -> None:
+        self._folder, self._run = folder, run
         self._file = folder / RECORDS_FILE
-        lines = self._file.read_bytes().splitlines(keepends=True) if self._file.exists() else []
-        cut_short = bool(lines) and not lines[-1].endswith(b'\n')
-        if cut_short:
-            lines.pop()
-        parsed = {line: _parse_record(line) for line in lines}
-        readable = [line for line in lines if parsed[line]]
-        damaged = len(lines) - len(readable)
-        if damaged:
-            shutil.copyfile(self._file, f'{self._file}.damaged')
-            lost = f'the images of {damaged} lines are predicted again'
-            warn(f'{str(self._file)!r} is damaged; {lost}; {KEPT}')
-        if cut_short or damaged:
+        lines = _parse_records(self._file)
+        records = [record for _, record in lines if record]
+        if any(record['run'] != run for record in records):
+            raise InputError(
+                f'out_dir: {str(self._file)!r} has records of another run; choose another folder,'
+                ' or overwrite this one (--overwrite)',
+                argument='out_dir',
+            )
+        if len(records) < len(lines):
             with atomic_write(self._file) as file:
-                file.writelines(readable)
-        records = [record for record in parsed.values() if record]
+                file.writelines(line for line, record in lines if record)
         self._records: dict[str, dict[str, Any]] = {record['key']: record for record in records}
         # Lower case, since some file systems ignore case.
         self._taken = {record['name'].lower() for record in self._records.values()}
@@ -112,25 +112,22 @@ class Records:
         return name
 
     def add(self, image: Path, **values: Any) -> None:
-        """Record an image as done; ``values`` are those of ``_RECORD`` except ``key``."""
-        record = dict(key=os.path.abspath(image), **values)
+        """Record an image as done; ``values`` are those of :func:`write_outputs`."""
+        record = dict(key=os.path.abspath(image), run=self._run, **values)
         with self._file.open('a') as file:
             file.write(f'{json.dumps(record)}\n')
         self._records[record['key']] = record
 
 
-# key: absolute path; stamp: of the image file before reading; files: size in bytes of each output,
-# by path; best: highest score of a box.
-_RECORD: dict[str, type | tuple[type, ...]] = dict(
-    key=str,
-    stamp=list,
-    name=str,
-    files=dict,
-    width=int,
-    height=int,
-    prediction=dict,
-    best=(float, int, type(None)),
-)
+# key: absolute path of the image; stamp: of its file before reading; files: size in bytes of each
+# output, by path; best: highest score of a box.
+_KEYS = frozenset('key run stamp name files width height prediction best'.split())
+
+
+def _parse_records(file: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
+    """Each line of a file with its record, ``None`` if it does not parse."""
+    lines = file.read_bytes().splitlines(keepends=True) if file.is_file() else []
+    return [(line, _parse_record(line)) for line in lines]
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:
@@ -138,36 +135,10 @@ def _parse_record(line: bytes) -> dict[str, Any] | None:
         record = parse_json(line, 'record')
     except ValueError:
         return None
-    if not all(key in record and isinstance(record[key], kind) for key, kind in _RECORD.items()):
+    if not line.endswith(b'\n') or not _KEYS <= record.keys():
         return None
-    if not all(is_int(size) for size in record['files'].values()):
-        return None
-    if Path(record['name']).name != record['name']:  # its outputs would lie outside of the folder
-        return None
-    return record if _is_prediction(record['prediction']) else None
-
-
-def _is_prediction(prediction: Prediction) -> bool:
-    """True for the prediction of a record, of any task."""
-    if 'seg_map' in prediction:
-        return isinstance(prediction['seg_map'], str)
-    if 'segments' in prediction:
-        segments = prediction['segments']
-        return isinstance(prediction.get('panoptic'), str) and isinstance(segments, list)
-    if 'boxes' not in prediction:
-        return is_int(prediction.get('label')) and is_number(prediction.get('score'))
-    keys = ('boxes', 'scores', 'labels', 'classes')
-    columns: list[Any] = [prediction.get(key) for key in keys]
-    if 'masks' in prediction:
-        columns.append(prediction['masks'])
-    if not all(isinstance(column, list) for column in columns):
-        return False
-    boxes, scores, labels = columns[:3]
-    if not all(len(column) == len(boxes) for column in columns):
-        return False
-    corners = [corner for box in boxes for corner in (box if isinstance(box, list) else [None])]
-    numbers = all(map(is_number, [*corners, *scores])) and all(map(is_int, labels))
-    return numbers and len(corners) == 4 * len(boxes)
+    name = str(record['name'])  # with folders, its outputs would lie outside of the output folder
+    return record if Path(name).name == record['name'] else None
 
 
 # -- class maps, pictures, JSON files
@@ -410,10 +381,8 @@ def _blocks_of(file: Path) -> Iterator[np.ndarray]:
 
 def delete_outputs(folder: Path) -> None:
     """Delete what earlier runs wrote, and no other file."""
-    records = folder / RECORDS_FILE
-    lines = records.read_bytes().splitlines() if records.is_file() else []
-    for record in filter(None, map(_parse_record, lines)):
-        for output in record['files']:
+    for _, record in _parse_records(folder / RECORDS_FILE):
+        for output in record['files'] if record else ():
             # Only a file of the two folders, whatever the record says.
             place, _, name = output.partition('/')
             if place in IMAGE_FOLDERS and name and Path(name).name == name:

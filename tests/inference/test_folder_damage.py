@@ -17,15 +17,6 @@ from cpvt_backbones.inference import Inferencer
 
 
 @pytest.fixture
-def warnings_of_folders(monkeypatch):
-    messages = []
-    monkeypatch.setattr(
-        'cpvt_backbones.inference.outputs.print_log', lambda message, *_: messages.append(message)
-    )
-    return messages
-
-
-@pytest.fixture
 def done(folder, out):
     """The output folder of a run on ``folder``."""
     run(LocalSegmentor(), folder, out)
@@ -37,51 +28,62 @@ def done(folder, out):
 
 
 def spoil_line(out, place, spoil):
-    lines = (out / 'records.jsonl').read_bytes().splitlines()
+    lines = (out / 'records.jsonl').read_bytes().splitlines(keepends=True)
     lines[place] = spoil(lines[place])
-    (out / 'records.jsonl').write_bytes(b'\n'.join([*lines, b'']))
+    (out / 'records.jsonl').write_bytes(b''.join(lines))
 
 
-def without_task(line):
-    return json.dumps({**json.loads(line), 'prediction': dict(boxes=3)}).encode()
+def change(line, **values):
+    return json.dumps({**json.loads(line), **values}).encode() + b'\n'
 
 
-def outside(line):
-    """A record whose outputs would lie in another folder."""
-    return json.dumps({**json.loads(line), 'name': '../../victim'}).encode()
-
-
-# Damage, images that are predicted again, and the file that is set aside.
-DAMAGES = {
-    'a prediction of no task': (lambda out: spoil_line(out, -1, without_task), 1, 'records.jsonl'),
-    'a name with folders': (lambda out: spoil_line(out, -1, outside), 1, 'records.jsonl'),
-    'no text': (lambda out: spoil_line(out, 2, lambda x: b'\xff' + x[9:]), 1, 'records.jsonl'),
-    'no record': (lambda out: spoil_line(out, -1, lambda _: b'{"key": 1}'), 1, 'records.jsonl'),
-    'settings cut short': (lambda out: (out / 'run.json').write_text('{"model"'), 6, 'run.json'),
-    'settings of another kind': (lambda out: (out / 'run.json').write_text('[1]'), 6, 'run.json'),
-    'settings nested deep': (lambda out: (out / 'run.json').write_text('[' * 10**5), 6, 'run.json'),
-    'no settings': (lambda out: (out / 'run.json').unlink(), 6, 'records.jsonl'),
+LINES = {
+    'cut short': (-1, lambda line: line[:-20]),
+    'without its end': (-1, lambda line: line[:-1]),
+    'no text': (2, lambda line: b'\xff' + line[1:]),
+    'no record': (2, lambda _: b'{"key": 1}\n'),
+    'outputs in another folder': (2, lambda line: change(line, name='../../victim')),
 }
 
 
-@pytest.mark.parametrize('name', DAMAGES)
-def test_damaged_records_are_set_aside(folder, done, warnings_of_folders, name):
-    spoil, lost, kept = DAMAGES[name]
+@pytest.mark.parametrize('name', LINES)
+def test_the_image_of_a_line_that_does_not_parse_is_predicted_again(folder, done, name):
     before = snapshot(done)
-    spoil(done)
-    damaged = (done / kept).read_bytes()
-    assert run(LocalSegmentor(), folder, done).predicted == lost
-    (message,) = warnings_of_folders
-    assert 'is damaged' in message and '.damaged' in message
-    assert (done / f'{kept}.damaged').read_bytes() == damaged
-    (done / 'run.json.damaged').unlink(missing_ok=True)
-    (done / 'records.jsonl.damaged').unlink(missing_ok=True)
+    spoil_line(done, *LINES[name])
+    summary = run(LocalSegmentor(), folder, done)
+    assert (summary.predicted, summary.found) == (1, 5)
     assert snapshot(done) == before
     assert run(LocalSegmentor(), folder, done).found == 6
-    assert len(warnings_of_folders) == 1
 
 
-def test_overwrite_works_whatever_is_there(folder, done, warnings_of_folders):
+@pytest.mark.parametrize(
+    ('content', 'fault'),
+    [(None, "'.*/run.json' is missing"), ('{"model"', "'.*/run.json' is damaged: it is not JSON")],
+)
+def test_predictions_of_unknown_settings_are_refused(folder, done, content, fault):
+    if content is None:
+        (done / 'run.json').unlink()
+    else:
+        (done / 'run.json').write_text(content)
+    before = (done / 'records.jsonl').read_bytes()
+    with pytest.raises(ValueError, match=rf'^out_dir: .* {fault}.*\(--overwrite\)$'):
+        run(LocalSegmentor(), folder, done)
+    assert (done / 'records.jsonl').read_bytes() == before
+    assert run(LocalSegmentor(), folder, done, overwrite=True).predicted == 6
+
+
+def test_records_of_another_run_are_refused(folder, done, tmp_path):
+    other = LocalSegmentor()
+    other.fingerprint = 'other'
+    run(other, folder, tmp_path / 'other')
+    (tmp_path / 'other/records.jsonl').replace(done / 'records.jsonl')
+    before = snapshot(done)
+    with pytest.raises(ValueError, match=r'has records of another run; .*\(--overwrite\)$'):
+        run(LocalSegmentor(), folder, done)
+    assert snapshot(done) == before
+
+
+def test_overwrite_works_whatever_is_there(folder, done):
     whole = snapshot(done)
     (done / 'records.jsonl').write_bytes(b'\xff')
     (done / 'run.json').unlink()
@@ -89,7 +91,6 @@ def test_overwrite_works_whatever_is_there(folder, done, warnings_of_folders):
     (done / 'vis' / '0.jpg').write_bytes(b'')
     assert run(LocalSegmentor(), folder, done, overwrite=True).predicted == 6
     assert snapshot(done) == whole
-    assert not warnings_of_folders
 
 
 def test_overwrite_deletes_only_what_a_run_wrote(folder, done):
