@@ -31,6 +31,7 @@ from .outputs import (
     Ids,
     Records,
     delete_outputs,
+    delete_results,
     read_ids,
     warn,
     write_failed,
@@ -300,6 +301,8 @@ def _predict_images(
 ) -> Summary:
     names = {image: records.take_name(image) for image in images}
     left = [image for image in images if not records.is_done(image)]
+    if left:
+        delete_results(folder)
     found, failed = len(images) - len(left), {}
     columns = *Progress.get_default_columns(), MofNCompleteColumn()
     with Progress(*columns, disable=not progress) as bar:

@@ -392,7 +392,14 @@ def delete_outputs(folder: Path) -> None:
             _unlink(part)
         with suppress(OSError):  # it holds other files
             (folder / name).rmdir()
-    for name in (RECORDS_FILE, *RESULT_FILES, *OPTIONAL_FILES, RUN_FILE):
+    _unlink(folder / RECORDS_FILE)
+    delete_results(folder)
+    _unlink(folder / RUN_FILE)
+
+
+def delete_results(folder: Path) -> None:
+    """Delete the JSON files and tables, which a folder has only after a run that ended."""
+    for name in (*RESULT_FILES, *OPTIONAL_FILES):
         _unlink(folder / name)
 
 

@@ -103,6 +103,22 @@ def test_a_damaged_shard_is_named(file, old, new, tmp_path):
         merge_shards(find_images(images), out)
 
 
+def test_a_shard_that_is_killed_when_it_is_predicted_again_has_not_ended(tmp_path):
+    class Killed(BlockDetector):
+        def predict(self, images):
+            raise KeyboardInterrupt
+
+    images, out = write_images(tmp_path / 'images', count=2), tmp_path / 'out'
+    run(BlockDetector(), images, out, shard=(0, 1))
+    os.utime(images / '1.png', (1, 1))
+    with pytest.raises(KeyboardInterrupt):
+        run(Killed(), images, out, shard=(0, 1))
+    with pytest.raises(ValueError, match='shard 0 of 1 in .* has not ended; start it again'):
+        merge_shards(find_images(images), out)
+    assert run(BlockDetector(), images, out, shard=(0, 1)).predicted == 1
+    assert merge_shards(find_images(images), out).found == 2
+
+
 def test_more_shards_than_images(tmp_path):
     images = write_images(tmp_path / 'images', count=2)
     found = [
