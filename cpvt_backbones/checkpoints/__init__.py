@@ -50,4 +50,4 @@ from .reading.writing import (
     write_checkpoint,
 )
 from .report import CheckpointError, ConversionReport, Normalisation, Reason
-from .whole import load_weights, unwrap, weights_in
+from .whole import load_weights, missing_weights, refuse_missing, unwrap, weights_in

@@ -10,6 +10,7 @@ from cpvt_backbones.checkpoints import Normalisation
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.drawing import can_draw
 from cpvt_backbones.inference.windows import open_scene
+from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import shipped_weights
 
@@ -25,7 +26,7 @@ from .decide.settings import (
 )
 from .decide.values import Start, start_elsewhere, start_from, values_of
 from .decide.weights import Pretrained, read_backbone
-from .decide.whole import Published, find_published, read_model
+from .decide.whole import Published, find_published, read_model, why_not_whole
 from .read.coco import note_unlisted, read_coco, read_predictions, report_left_out
 from .read.folders import read_folders
 from .read.images import any_size, choose_range, mean_and_std
@@ -244,15 +245,29 @@ def _write(
         write_config(request.task, values, draft.config, about=settings.about, whole=whole)
 
     write(begin)
+    fault = '' if anchors is not None else 'the config has another model'
     kept = anchors_to_keep(request.task, pretrained, draft.config)
     if kept is not None and pretrained is not None:
-        fields |= kept
+        own = fields
+        fields = own | kept
         file = pretrained.arguments['init_cfg']
         write(start_elsewhere(request.task, pretrained, load_from=file))
-    is_small = request.task == 'detector' and whole is None and kept is None
+        fault = why_not_whole(str(file), read_config(draft.config))
+        if fault:
+            fields = own
+            write(begin)
+    is_small = request.task == 'detector' and whole is None and fault
     settings.remarks += [SMALL] if is_small else []
-    if kept is not None or anchors is not None:
-        settings.remarks.append(GOES_ON)
+    settings.remarks += _about_rest(pretrained, fault)
+
+
+def _about_rest(pretrained: Pretrained | None, fault: str) -> list[str]:
+    """What is taken besides the backbone; ``fault`` is why it is none, or ''."""
+    if not fault:
+        return [GOES_ON]
+    if pretrained is not None and pretrained.rest:
+        return [f'not taken of the weights: {pretrained.rest} ({fault})']
+    return []
 
 
 def _prepare(

@@ -265,6 +265,50 @@ def test_a_training_goes_on_with_its_whole_model(task, neck, call, data, tmp_pat
         assert shapes == {key: value.shape for key, value in weights.items()}
 
 
+@pytest.mark.parametrize('name', ['none', 'retinanet_pvt_tiny-coco'])
+def test_a_model_that_a_training_would_refuse_is_not_gone_on_with(
+    name, call, data, tmp_path, capsys
+):
+    """The stored config is that of the whole model, but the weights lack a layer of the neck."""
+    pytest.importorskip('mmdet')
+    labels = data('detector')
+    call('make_config', *labels, '--weights', name, '--out', 'first.py')
+    first = read_config(tmp_path / 'first.py')
+    weights = build_model(first).state_dict()
+    lost = [key for key in weights if key.startswith('neck.fpn_convs.0.')]
+    for key in lost:
+        del weights[key]
+    content = dict(state_dict=weights, meta=dict(cfg=first.pretty_text))
+    torch.save(content, tmp_path / 'own.pth')
+    capsys.readouterr()
+    call('make_config', *labels, '--weights', 'own.pth', '--out', 'second.py')
+    printed = capsys.readouterr().out
+    assert 'goes on' not in printed and 'not taken of the weights: bbox_head, neck (' in printed
+    if name == 'none':
+        assert f'it lacks {len(lost)} of ' in printed and lost[0] in printed
+    second = read_config(tmp_path / 'second.py')
+    assert second.load_from is None
+    assert second.model.backbone.init_cfg == str(tmp_path / 'own.pth')
+
+
+def test_averaged_weights_alone_and_a_detector_of_a_toolbox(call, data, tmp_path, capsys):
+    """The first are taken; of the second the backbone, and one line says so."""
+    pytest.importorskip('mmdet')
+    labels = data('detector')
+    model = PyramidCPVT(arch=STAGES, position=TABLE)
+    torch.save(dict(state_dict_ema=model.state_dict()), 'averaged.pth')
+    call('make_config', *labels, '--weights', 'averaged.pth', '--out', 'first.py')
+    assert 'not taken' not in capsys.readouterr().out
+    loaded = PyramidCPVT.from_pretrained('averaged.pth')
+    assert torch.equal(loaded.patch_embeds[0].proj.weight, model.patch_embeds[0].proj.weight)
+    whole = {f'backbone.{key}': value for key, value in model.state_dict().items()}
+    whole |= {'neck.a.weight': torch.ones(1), 'bbox_head.b.weight': torch.ones(1)}
+    torch.save(dict(state_dict=whole), 'renamed.pth')
+    call('make_config', *labels, '--weights', 'renamed.pth', '--out', 'second.py')
+    line = 'not taken of the weights: bbox_head, neck (the config has another model)\n'
+    assert line in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ('task', 'name', 'neck'),
     [

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mmengine.logging import print_log
 from torch import Tensor
 
 from ..report import CheckpointError, Reason, shorten
@@ -347,6 +348,8 @@ EMA_CONTAINERS = ('model_ema', 'ema_state_dict', 'state_dict_ema')
 def stored_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
     """Return the weights inside the wrappers of a training script.
 
+    Averaged weights are taken if ``ema``, or if there are no others.
+
     Raise CheckpointError if there are none.
     """
     if not isinstance(checkpoint, Mapping):
@@ -383,9 +386,10 @@ def stored_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
     }
     if models:
         return models
-    fault = f'has no weights: no tensors, and none of {", ".join(CONTAINERS)}; it has {keys}'
     if averaged:
-        fault = f'holds averaged weights alone ({averaged[0]!r}): ask for them by ema=True'
+        print_log(f'averaged weights ({averaged[0]!r}) are taken: there are no others', 'current')
+        return stored_weights(checkpoint[averaged[0]])
+    fault = f'has no weights: no tensors, and none of {", ".join(CONTAINERS)}; it has {keys}'
     raise CheckpointError(
         f'the checkpoint {fault if checkpoint else "is empty: a dict without a key"}'
     )

@@ -24,6 +24,7 @@ from cpvt_backbones.checkpoints import (
     similar_timm_names,
     stored_config,
     trained_model,
+    weights_in,
 )
 from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.errors import InputError
@@ -67,6 +68,8 @@ class Pretrained:
         out_channels: Of each output.
         remark: Line to print.
         trained: The whole model that the weights are of, if it has this backbone.
+        rest: Names of the neck and heads beside the backbone of a whole model, such as
+            ``'bbox_head, neck'``; ``''`` without any.
         normalisation: Mean and deviation of the images of the weights; ``None`` if their source
             does not say it.
     """
@@ -75,6 +78,7 @@ class Pretrained:
     out_channels: tuple[int, ...]
     remark: str
     trained: dict[str, Any] | None = None
+    rest: str = ''
     normalisation: Normalisation | None = None
 
     @property
@@ -124,7 +128,15 @@ def read_backbone(task: str, weights: str, *, in_channels: int = 3) -> Pretraine
         remark += f'; its patches of {old} px are fitted to {new} px'
     if assumed:
         remark += f'; no weight shows, so that the usual value is assumed: {assumed}'
-    return Pretrained(arguments, channels, remark, trained, normalisation)
+    return Pretrained(arguments, channels, remark, trained, _rest_of(content), normalisation)
+
+
+def _rest_of(content: dict[str, Any] | None) -> str:
+    """Names of the neck and heads of a whole model of a toolbox."""
+    parts = {key.partition('.')[0] for key in (weights_in(content) if content else ())}
+    if 'backbone' not in parts:
+        return ''
+    return ', '.join(sorted(part for part in parts if part == 'neck' or part.endswith('head')))
 
 
 def _absolute(weights: str) -> str:

@@ -9,7 +9,16 @@ from typing import Any
 
 from mmengine.config import Config
 
-from cpvt_backbones.checkpoints import locate_checkpoint, stored_value
+from cpvt_backbones.checkpoints import (
+    CheckpointError,
+    check_loaded,
+    locate_checkpoint,
+    missing_weights,
+    read_checkpoint,
+    refuse_missing,
+    stored_value,
+    weights_in,
+)
 from cpvt_backbones.toolboxes import dataset_metainfo, dicts_of, read_config
 from cpvt_backbones.weights import published_weights
 
@@ -116,10 +125,33 @@ def find_published(task: str, weights: str) -> Published | None:
         return Published(name, name, config)
     if _kept_of(_model_of(config, 1)[0]) != _kept_of(trained):
         return None
+    model, beside = _model_of(config, 1)
+    whole = Config(dict(config, model=model, data_preprocessor=beside or {}))
     try:
+        if why_not_whole(weights, whole):
+            return None
         return Published(name, weights, config, anchors_of(task, trained))
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def why_not_whole(weights: str, config: Config) -> str:
+    """Why ``cpvt train`` refuses weights as those of the whole model of a config; '' if it takes
+    them.
+    """
+    from cpvt_backbones.analysis.complexity import build_model
+
+    content = read_checkpoint(weights)
+    model = build_model(config)
+    try:
+        check_loaded(content, model, weights, other_classes=True)
+        found = weights_in(content)
+        with missing_weights(model) as missing:
+            model.load_state_dict(found, strict=False)
+        refuse_missing(missing, found, model)
+    except CheckpointError as error:
+        return str(error)
+    return ''
 
 
 def _kept_of(model: Mapping[str, Any]) -> Any:
