@@ -49,7 +49,12 @@ FAMILIES = {
     'radio|tipsv2': 'RADIO and TIPSv2',
     r'vit[_-](tiny|small|base|large)[_-]p(atch)?\d+_\d+$': 'ViT',
 }
-TASKS = dict(detection='detector', segmentation='segmentor', classification='classifier')
+TASKS = dict(
+    detection='detector',
+    panoptic='panoptic segmentor',
+    segmentation='segmentor',
+    classification='classifier',
+)
 PUBLISHED = Path(__file__).with_name('public_accuracy.csv')  # as the source prints it, in %
 # Differences from other packages, measured by tests/checkpoints: of backbones, of whole models.
 PARITY = ROOT / 'docs' / 'weights_parity.csv'
@@ -136,7 +141,7 @@ def call_of(built: dict[str, Any]) -> str:
 
 
 def whole_models() -> Iterator[dict[str, str]]:
-    """Detectors, segmentors and classifiers that others have published."""
+    """Detectors, segmentors of both kinds and classifiers that others have published."""
     differences, times = differences_of_models(), read_times(TIMES)
     for name, entry in published_weights().items():
         size = f' at {entry.size[0]} x {entry.size[1]}' if entry.size else ''

@@ -338,7 +338,7 @@ class CPVT(Backbone):
         for index, block in enumerate(self.blocks):
             k, limit = index - (self.depth - queries.num_blocks), None
             if k == 0:
-                x = prepend_tokens(queries.tokens.to(x.dtype).expand(len(x), -1, -1), x)
+                x = prepend_tokens(queries.tokens.to(x.dtype).expand(x.shape[0], -1, -1), x)
                 num_prefix, rotations = num_prefix + count, joined[1]
             if k >= 0 and queries.limit is not None:
                 maps, vectors = self._predict(queries, x, num_prefix, grid)

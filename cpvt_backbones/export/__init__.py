@@ -1,12 +1,13 @@
 """Export of trained models to one file that runs without a config.
 
-The modules: ``graphs`` and ``detectors`` rewrite a model for any size; ``formats`` writes ONNX,
-torch.export and AOTInductor; ``metadata`` checks what a file says of itself; ``exported`` runs it;
-``verification`` compares it with the model.
+The modules: ``graphs``, ``detectors`` and ``masks`` rewrite a model for any size; ``formats``
+writes ONNX, torch.export and AOTInductor; ``metadata`` checks what a file says of itself;
+``exported`` runs it; ``verification`` compares it with the model.
 """
 
 from .detectors import Detections, TwoStageDetections, graph_of
 from .exported import ExportedModel
 from .formats import export
 from .graphs import ClassMaps, ExportGraph, Features, Scores
+from .masks import MaskQueries
 from .verification import Comparison, features_of, finds_something, reference_of, verify

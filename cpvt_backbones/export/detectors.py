@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from cpvt_backbones.checks import check_choice, check_int
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.export.exported import nms_mask
+from cpvt_backbones.heads.eomt import MaskLayers
 
 from .graphs import ClassMaps, ExportGraph, Features, Preprocess, Scores
+from .masks import MaskQueries, refuse_masked_attention
 
 
 class Selection:
@@ -294,7 +296,7 @@ def graph_of(
 
     Returns:
         The graph of its kind: :class:`Features`, :class:`Scores`, :class:`ClassMaps`,
-        :class:`Detections` or :class:`TwoStageDetections`.
+        :class:`Detections`, :class:`TwoStageDetections` or :class:`MaskQueries`.
 
     Raises:
         ValueError: The model or one of its settings is not supported.
@@ -318,10 +320,15 @@ def graph_of(
         )
     if part == 'backbone':
         return Features(model.backbone, **options)  # type: ignore[arg-type]
+    refuse_masked_attention(model)
     if hasattr(model, 'encode_decode'):
         return ClassMaps(model, **options, logits=logits)
+    if isinstance(getattr(model, 'panoptic_head', None), MaskLayers):
+        return MaskQueries(model, **options)
     for head, graph in dict(roi_head=TwoStageDetections, bbox_head=Detections, head=Scores).items():
         if hasattr(model, head) and hasattr(model, 'extract_feat'):
             return graph(model, **options)
-    accepted = "mmpretrain's ImageClassifier, mmseg's EncoderDecoder, mmdet's RetinaNet or R-CNN"
+    accepted = (
+        "mmpretrain's ImageClassifier, mmseg's EncoderDecoder, mmdet's RetinaNet or R-CNN, or EoMT"
+    )
     raise InputError(f'model must be {accepted}, got {type(model).__name__}')

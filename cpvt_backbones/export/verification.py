@@ -13,6 +13,7 @@ from cpvt_backbones.inference.predictors import Predictor
 from cpvt_backbones.inference.sizes import resize
 
 from .graphs import ExportGraph
+from .masks import LastPrediction, MaskQueries
 
 VERIFIED_BATCHES = (1, 3)
 VERIFIED_SIZES = ((17, 33), (224, 224), (333, 517))
@@ -83,6 +84,8 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
         A function of images of one size, (H, W, in_channels) uint8. It returns what
         :meth:`ExportedModel.predict` returns.
     """
+    if isinstance(graph, MaskQueries):
+        return features_of(graph, LastPrediction(predictor.model))  # type: ignore[attr-defined]
     if graph.task == 'features':
         return features_of(graph, predictor.model.backbone)  # type: ignore[attr-defined]
     if graph.task != 'segmentation':

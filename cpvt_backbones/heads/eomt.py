@@ -12,7 +12,7 @@ from cpvt_backbones.backbones import Queries
 from cpvt_backbones.backbones.queries import Prediction
 from cpvt_backbones.checks import check_bool, check_int
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.layers.tokens import Grid, is_recording, map_to_tokens
+from cpvt_backbones.layers.tokens import Grid, crop, is_recording, map_to_tokens
 
 OUTSIDE = -20.0
 """Mask logit outside an image of a padded batch: no mask is there, and no loss."""
@@ -31,7 +31,7 @@ def upscale_steps(patch_size: int) -> int:
 
 def resize_masks(masks: Tensor, size: Sequence[int]) -> Tensor:
     """Resize mask logits (Q, h, w) bilinearly to (Q, *size); Q may be 0."""
-    if not is_recording() and not len(masks):  # which torch refuses
+    if not len(masks):  # which torch refuses
         return masks.new_zeros(0, *size)
     return F.interpolate(masks[None], tuple(size), mode='bilinear')[0]
 
@@ -129,7 +129,7 @@ class MaskLayers(nn.Module):
         In training, there is a prediction before each of the last blocks, too. The last is the
         result.
         """
-        limit = self.limit if self.training or self._masks_in_prediction() else None
+        limit = self.limit if self.training or self.masks_in_prediction() else None
         queries = Queries(
             tokens=self.q.weight,
             num_blocks=self.num_blocks,
@@ -171,7 +171,7 @@ class MaskLayers(nn.Module):
             inside = inside | free[..., None]
         return inside
 
-    def _masks_in_prediction(self) -> bool:
+    def masks_in_prediction(self) -> bool:
         """Whether attention is masked outside training: before the annealing ends."""
         if is_recording() or self.attn_mask_probs.is_meta:  # a graph has no masks
             return False
@@ -192,11 +192,17 @@ class MaskLayers(nn.Module):
             size: (H, W) in pixels.
         """
         probabilities = classes.softmax(2)[..., :-1].transpose(1, 2)  # (B, K, Q)
-        maps = []
-        for one, scores in zip(masks, probabilities, strict=True):
-            pixels = self.upsample(one)[:, : size[0], : size[1]].sigmoid()
-            maps.append((scores @ pixels.flatten(1)).unflatten(1, pixels.shape[1:]))
-        return torch.stack(maps)
+        if is_recording():  # a graph takes every number of images
+            return self._class_maps(masks, probabilities, size)
+        # Image by image: the masks are large at the resolution of the pixels.
+        pairs = zip(masks.split(1), probabilities.split(1), strict=True)
+        return torch.cat([self._class_maps(*pair, size) for pair in pairs])
+
+    def _class_maps(self, masks: Tensor, probabilities: Tensor, size: Sequence[int]) -> Tensor:
+        height, width = (side * self.stride for side in masks.shape[2:])
+        pixels = F.interpolate(masks, (height, width), mode='bilinear')
+        pixels = crop(pixels, (2, 3), (size[0], size[1])).sigmoid()
+        return (probabilities @ pixels.flatten(2)).unflatten(2, (size[0], size[1]))
 
 
 def _order(class_order: Any, num_classes: int) -> Tensor | None:

@@ -342,10 +342,13 @@ def measure(path: Path, folder: Path | None = None) -> list[str]:
     torch.manual_seed(0)
     (theirs, peer), (ours, model) = pair(path, ours=SHORTENED.get(path.stem), folder=folder)
     row = [path.stem]
+    order = ours.model.get('panoptic_head', {}).get('class_order')
     for size in sizes_of(path, ours):
         images = torch.randn(1, 3, *size)
         try:
             wanted = outputs(peer, images)
+            if order is not None:
+                wanted[0] = wanted[0][..., [*order, len(order)]]
         except (RuntimeError, AssertionError, ValueError):
             row.append('refused there')
             continue
@@ -354,7 +357,6 @@ def measure(path: Path, folder: Path | None = None) -> list[str]:
     if clone_of(path) == 'vitdet_':
         # By its own, boxes may lie beside the image, where mmdet fails to paste masks on a CPU.
         theirs.test_dataloader = ours.test_dataloader
-    order = ours.model.get('panoptic_head', {}).get('class_order')
     row.append(agreement(predict(ours, model), predict(theirs, peer), order))
     print(*row, f'{time.monotonic() - start:.0f} s', sep=' | ', flush=True)
     return row
