@@ -94,9 +94,10 @@ class Inferencer(FromCheckpoint):
     trained. Only images that then have equal size share a batch, so that no image is padded to the
     size of another and a prediction does not depend on other images. No forward call exceeds
     ``max_pixels``, because a larger image is cut into overlapping tiles of ``tile_size``. A
-    classifier refuses such an image.
+    classifier or a panoptic segmentor refuses such an image.
 
-    A prediction is a dict. All values are plain data, except that ``seg_map`` is an array:
+    A prediction is a dict. All values are plain data, except that ``seg_map`` and ``panoptic`` are
+    arrays:
 
     - Detection: ``boxes``, [[x1, y1, x2, y2], ...] in px of the image, and for each box ``scores``
       (in [0, 1]), ``labels`` (index of the class) and ``classes`` (its name). As an array:
@@ -106,6 +107,9 @@ class Inferencer(FromCheckpoint):
       more than 255 classes. For an image of more than ``read_limit`` pixels it is the path of a
       tiled TIFF. Pixels without data, in TIFF and JPEG 2000 files, have the largest value, 255 or
       65535.
+    - Panoptic segmentation: ``panoptic``, the id of the segment of each pixel, (H, W) uint32, 0 for
+      none; and ``segments``, dicts with ``id``, ``label``, ``class``, ``area`` in px and ``bbox``
+      (left, top, width, height). ``score_thr`` has no effect.
     - Classification: ``label``, ``class`` and ``score`` of the most probable class.
 
     | ``scale`` | size at which the model sees an image |
