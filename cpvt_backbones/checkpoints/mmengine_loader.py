@@ -52,10 +52,11 @@ SCHEMES = [
 
 # Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`,
 # `conv_seg`, `fc`, `cls_branches.0` (DETR), `rtm_cls.0`, `layers.head` (ViT), `mask_norm` and
-# `cls_emb` (Segmenter).
+# `cls_emb` (Segmenter), `class_head` (EoMT).
 _CLASS_LAYER = re.compile(
     r'head\b.*\.(?!pre_logits)'
-    r'(\w*(?:cls|seg|logits|fc)\w*|\w*cls(_branches)?\.\d+|layers\.head\w*|mask_norm)'
+    r'(\w*(?:cls|seg|logits|fc)\w*|\w*cls(_branches)?\.\d+|layers\.head\w*|mask_norm'
+    r'|class_head)'
     r'\.(?:weight|bias)$|head\.cls_emb$'
 )
 # Heads with classes of their own: proposals, stuff.

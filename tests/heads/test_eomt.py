@@ -13,6 +13,7 @@ from tiny import EOMT_TRUNK, build, eomt, eomt_segmentor, only, randomise, scale
 
 from cpvt_backbones.backbones import announce_sizes
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
+from cpvt_backbones.checkpoints.mmengine_loader import check_loaded
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.heads import MaskAnnealingHook
 from cpvt_backbones.heads.annealing import default_steps
@@ -458,6 +459,18 @@ def test_classes_in_another_order(tmp_path):
         ((_, wanted),) = plain.extract_feat(images)
         ((_, found),) = other.extract_feat(images)
     assert torch.equal(found, wanted[:, :, [*order, CLASSES]])
+
+
+def test_classes_of_the_same_name_keep_their_rows():
+    """The layer has one more row, "no object", which stays, too."""
+    theirs, ours = ['a', 'b', 'c', 'd', 'e'], ['x', 'd', 'a']
+    source, model = (randomise(build(eomt_segmentor(classes=n))) for n in (5, 3))
+    own = model.decode_head.class_head.weight.detach().clone()
+    content = dict(state_dict=source.state_dict(), meta=dict(dataset_meta=dict(classes=theirs)))
+    stored = source.decode_head.class_head.weight.detach().clone()
+    check_loaded(content, model, 'file.pth', other_classes=True, classes=ours)
+    rows = content['state_dict']['decode_head.class_head.weight']
+    assert torch.equal(rows, torch.stack((own[0], stored[3], stored[0], stored[5])))
 
 
 def test_an_image_without_a_segment():

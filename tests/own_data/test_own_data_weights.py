@@ -350,6 +350,19 @@ def test_a_training_from_a_published_model_goes_on(task, name, neck, call, data,
         assert shapes == {key: value.shape for key, value in weights.items()}
 
 
+def test_a_config_from_eomt(call, data, tmp_path, capsys):
+    """Queries, mask head and trunk go on, without masked attention; so do rows of known classes."""
+    pytest.importorskip('mmseg')
+    call('make_config', *data('segmentor'), '--weights', 'eomt_large-ade20k', '--out', 'first.py')
+    cfg = read_config(tmp_path / 'first.py')
+    head, classes = cfg.model.decode_head, cfg.val_dataloader.dataset.metainfo.classes
+    assert (cfg.model.type, head.type) == ('EoMTSegmentor', 'EoMTSegHead')
+    assert head.num_classes == len(classes) and head.ignore_index == 255
+    assert cfg.load_from == cfg.published_model == 'eomt_large-ade20k'
+    assert not any('MaskAnnealing' in hook['type'] for hook in cfg.get('custom_hooks', ()))
+    assert 'trunk, neck and heads of eomt_large-ade20k (licence: mit' in capsys.readouterr().out
+
+
 @pytest.fixture
 def backbone_of(monkeypatch):
     """Function that reads the backbone of a name, which must not open a connection."""

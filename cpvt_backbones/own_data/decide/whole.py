@@ -26,11 +26,12 @@ from ..read.masks import no_class_of
 from .weights import COLUMNS, NOT_OF_WEIGHTS, build_backbone
 
 # Models that the bases of a task fit.
+SEGMENTORS = ('EncoderDecoder', 'EoMTSegmentor')
 KINDS = {
-    'detector': 'RetinaNet',
-    'instance segmentor': 'MaskRCNN',
-    'segmentor': 'EncoderDecoder',
-    'classifier': 'ImageClassifier',
+    'detector': ('RetinaNet',),
+    'instance segmentor': ('MaskRCNN',),
+    'segmentor': SEGMENTORS,
+    'classifier': ('ImageClassifier',),
 }
 SHOWN = 10  # classes
 ORIGIN = 'published_model'
@@ -119,7 +120,7 @@ def find_published(task: str, weights: str) -> Published | None:
     if entry is None:
         return None
     config = read_config(entry.config_file)
-    if config.model.type != KINDS[task]:
+    if config.model.type not in KINDS[task]:
         return None
     if trained is None:
         return Published(name, name, config)
@@ -224,7 +225,7 @@ def _model_of(cfg: Config, classes: int) -> tuple[dict[str, Any], dict[str, Any]
     model['backbone']['init_cfg'] = None  # load_from has all weights
     for part in dicts_of([model, beside]):
         _adapt(part, classes)
-    if model['type'] == 'EncoderDecoder':
+    if model['type'] in SEGMENTORS:
         _adapt_segmentor(model, classes)
     return model, beside
 
