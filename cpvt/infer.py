@@ -324,14 +324,20 @@ def _predict(
 
 
 def _report(args: argparse.Namespace, summary: 'Summary') -> None:
+    from cpvt_backbones.text import printable
+
     if summary.skipped:
         named = ', '.join(summary.skipped[:3]) + (', ...' if len(summary.skipped) > 3 else '')
-        print(f'skipped: {len(summary.skipped)} images in outputs of {args.out_dir}: {named}')
+        print(
+            printable(
+                f'skipped: {len(summary.skipped)} images in outputs of {args.out_dir}: {named}'
+            )
+        )
     for file in summary.orphaned:
         reason = 'its image is gone or could not be predicted now'
-        print(f'left by an earlier run: {args.out_dir}/{file}: {reason}')
+        print(printable(f'left by an earlier run: {args.out_dir}/{file}: {reason}'))
     for name, reason in summary.failed.items():
-        print(f'not predicted: {name}: {reason}')
+        print(printable(f'not predicted: {name}: {reason}'))
     if summary.boxes == 0 and summary.predicted + summary.found:
         print(_nothing_found(args.score_thr, summary.best))
     for line in _outcome(args, summary):

@@ -97,6 +97,32 @@ def _label_files(dataset: Any) -> Iterator[Path]:
             yield Path(path)
 
 
+def check_folders(options: Any, place: str) -> None:
+    """Compare the classes of a data set of class folders with the number of its folders.
+
+    mmpretrain ends with an assertion if they differ.
+
+    Args:
+        options: Of the data set, as in a config.
+        place: Its key in the config, for the error.
+
+    Raises:
+        ValueError: There are more or fewer folders than classes.
+    """
+    if str(options.get('type')).rpartition('.')[2] != 'CustomDataset' or options.get('ann_file'):
+        return
+    classes = options.get('classes') or (options.get('metainfo') or {}).get('classes')
+    folder = Path(str(options.get('data_root') or ''), str(options.get('data_prefix') or ''))
+    if not isinstance(classes, (list, tuple)) or not folder.is_dir():
+        return
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    if len(found) != len(classes):
+        raise InputError(
+            f'{place}: classes has {len(classes)} names {_shown(classes)}, but {str(folder)!r} has'
+            f' {len(found)} folders {_shown(found)}; name each of them, in their order'
+        )
+
+
 def check_metric(metric: Any, dataset: Any, place: str) -> None:
     """Compare a metric that reads a COCO JSON of its own with the data set that it evaluates.
 

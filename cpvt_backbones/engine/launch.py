@@ -33,7 +33,7 @@ from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, check_model, dicts_of, find_toolbox
 
-from .class_names import check_runner_classes
+from .class_names import check_folders, check_runner_classes
 from .curves import LossCurveHook
 from .runner import ResumableRunner
 from .training_checks import TrainingCheckHook, check_heads
@@ -127,6 +127,7 @@ def _check_data(cfg: Config, *loaders: str) -> None:
             if not Path(root).is_dir():
                 _check_build(cfg)
                 raise InputError(f'{loader}.dataset.data_root: there is no folder {str(root)!r}')
+            check_folders(options, f'{loader}.dataset')
 
 
 def _check_build(cfg: Config) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.text import printable
 
 from .predictions import Prediction, decode_mask, resize_classes
 from .sizes import fit
@@ -136,7 +137,8 @@ def contact_sheet(pictures: Sequence[tuple[np.ndarray, str]], columns: int = 4) 
     font = label_font(_CAPTION - 6)
     top = _GAP
     for row, height in zip(rows, heights, strict=True):
-        for column, (picture, caption) in enumerate(row):
+        for column, (picture, text) in enumerate(row):
+            caption = printable(text)  # a line break cannot be measured
             left = _GAP + column * width
             sheet.paste(Image.fromarray(picture), (left, top))
             while font.getlength(caption) > width - _GAP:

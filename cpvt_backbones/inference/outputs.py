@@ -1,7 +1,5 @@
 """What a run writes to its folder: records of finished images, class maps, pictures, JSON files."""
 
-import csv
-import io
 import json
 import logging
 import os
@@ -18,6 +16,7 @@ from mmengine.logging import print_log
 
 from cpvt_backbones.checkpoints import atomic_write, flush_to_disk, parse_json
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.text import Spellings, csv_text
 
 from .images import file_stamp
 from .inferencer import Result
@@ -191,6 +190,9 @@ def _save(pixels: np.ndarray, path: Path, *options: int) -> None:
 def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
     """The ids that a COCO JSON gives images, by file name, and classes, by name.
 
+    A file name may be spelt in another case, or with accents in another Unicode form, if one entry
+    alone agrees.
+
     Raises:
         ValueError: The file cannot be read, or lacks an image or a class. A name or an id stands in
             it twice. Two images have the same entry, or two classes the same name.
@@ -209,12 +211,14 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
         ) from error
     _refuse_twice('the model', 'classes', [(name, label) for label, name in enumerate(classes)])
     names, categories = dict(listed), dict(kinds)
+    spellings = Spellings(name for name in names if isinstance(name, str))
     found: dict[Path, Any] = {}
     owners: dict[str | None, Path] = {}
     for image in images:
         # A file name may have folders: the longest end of the path that is one.
         ends = ['/'.join(image.parts[i:]) for i in range(len(image.parts))]
-        known = next((end for end in ends if end in names), None)
+        alike = [spellings.find(end) for end in ends]
+        known = next((end for end in (*ends, *alike) if end in names), None)
         found[image] = None if known is None else names[known]
         if known is not None and known in owners:
             raise InputError(
@@ -325,8 +329,6 @@ def write_csv(folder: Path) -> Path:
     files = {image['id']: image['file_name'] for image in listing['images']}
     names = {category['id']: category['name'] for category in listing['categories']}
     entries = json.loads((folder / 'predictions.json').read_bytes())
-    text = io.StringIO(newline='')
-    writer = csv.writer(text, lineterminator='\n')
     columns: tuple[str, ...] = ('image', 'class', 'score')
     rows: list[tuple[Any, ...]] = []
     for entry in entries:
@@ -346,9 +348,8 @@ def write_csv(folder: Path) -> Path:
             rows += [(file, names.get(label, label), count) for label, count in counts]
         else:
             rows.append((file, entry['class'] or entry['label'], entry['score']))
-    writer.writerows([columns, *rows])
     with atomic_write(folder / CSV_FILE) as target:
-        target.write(text.getvalue().encode(errors='surrogateescape'))
+        target.write(csv_text([columns, *rows]).encode(errors='surrogateescape'))
     return folder / CSV_FILE
 
 

@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.images import FOUND_SUFFIXES, UNREAD_SUFFIXES, file_problem
+from cpvt_backbones.text import Spellings
 
 from .report import Report
 
@@ -125,14 +126,51 @@ def split(
         raise InputError(
             f'data: at least 2 images are needed, for training and validation, got {len(names)}'
         )
-    groups: dict[str, list[str]] = {}
+    families: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(labels[name] if labels else '', []).append(name)
-    held_out: set[str] = set()
+        families.setdefault(original_of(name), []).append(name)
+    groups: dict[str, list[str]] = {}
+    for family, members in families.items():
+        groups.setdefault(labels[members[0]] if labels else '', []).append(family)
+        if len(members) > 1:
+            reason = 'copies of one image, by the same name before .rf., stay on one side'
+            report.add('note', reason, ', '.join(members))
+    chosen: set[str] = set()
     for group in groups.values():
-        held_out |= {*group[4::5]} or {*group[2:][-1:]}  # of three or four, the last
-    held_out = held_out or {names[-1]}
-    return [name for name in names if name not in held_out], sorted(held_out)
+        chosen |= {*group[4::5]} or {*group[2:][-1:]}  # of three or four, the last
+    chosen = chosen or {[*families][-1]}
+    held_out = sorted(name for family in chosen for name in families[family])
+    return [name for name in names if original_of(name) not in chosen], held_out
+
+
+def original_of(name: str) -> str:
+    """The name of the image that a copy is made of: what is before ``.rf.`` of Roboflow."""
+    return name.partition('.rf.')[0]
+
+
+OTHER_SPELLING = (
+    'names in another case, or with accents in another Unicode form, than those of the files: the'
+    ' one file that agrees is taken'
+)
+
+
+class Listings:
+    """Files of folders, found by names that agree with theirs but for case and Unicode form."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, Spellings] = {}
+
+    def find(self, path: Path) -> Path:
+        """The path if it is there, or the only file that agrees with it; else the path."""
+        if path.exists() or path.parent == path:
+            return path
+        folder = self.find(path.parent)
+        if not folder.is_dir():
+            return path
+        if folder not in self._known:
+            self._known[folder] = Spellings(os.listdir(folder))
+        found = folder / self._known[folder].find(path.name)
+        return found if found.exists() else path
 
 
 def path_problem(name: str) -> str:

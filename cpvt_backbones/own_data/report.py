@@ -1,18 +1,15 @@
 """The table of what became of each image and label."""
 
-import re
 from collections import Counter
 from pathlib import Path
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.text import printable
 
 # In the order of the table. Notes change nothing and refuse nothing.
 OUTCOMES = ('note', 'skipped', 'altered', 'refused')
 SHOWN = 3  # files of a reason
 SHOWN_CLASSES = 10
-LONGEST = 1000  # characters of an entry
-# Not U+DC80 to U+DCFF, by which Python names files that are not UTF-8.
-CONTROL = re.compile(r'[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]')
 
 
 class Fault(ValueError):
@@ -76,15 +73,22 @@ class Report:
         count = self.count(*fatal)
         for line in self.lines():
             print(line)
-        verdict = 'data refused' if count else 'data accepted'
-        print(verdict + (f'; the whole list: {file}' if file else ''))
         if count:
+            print('data refused' + _whole_list(file))
             why = ' by strict' if strict and not self.count('refused') else ''
             raise InputError(f'data: {count} refused{why}; the table above says what and why')
 
+    def accept(self, file: Path | None = None) -> None:
+        """Print that the data are accepted, after all that can fail.
+
+        Args:
+            file: CSV file that has every entry, if there are any.
+        """
+        print('data accepted' + _whole_list(file))
+
     def rows(self) -> list[tuple[str, str, str]]:
         """Outcome, reason and file of each entry, in the order of the table, and the classes."""
-        rows = [('class', '', line.strip()) for line in self.classes]
+        rows = [('class', '', printable(line.strip())) for line in self.classes]
         for outcome in OUTCOMES:
             for (kind, reason), files in self.found.items():
                 if kind == outcome:
@@ -96,7 +100,7 @@ class Report:
         lines = []
         for name, counts in (('read', self.read), ('used', self.used)):
             lines += [f'{name:8} {count:7} {what}' for what, count in counts.items() if count]
-        lines += [f'{"class":8} {line}' for line in self.classes[:SHOWN_CLASSES]]
+        lines += [f'{"class":8} {printable(line)}' for line in self.classes[:SHOWN_CLASSES]]
         if len(self.classes) > SHOWN_CLASSES:
             lines.append(f'{"class":8} {"...":>7} {len(self.classes) - SHOWN_CLASSES} more classes')
         for outcome in OUTCOMES:
@@ -106,11 +110,8 @@ class Report:
         return lines
 
 
-def printable(text: str) -> str:
-    """Text on one line, control characters and half characters as escapes; long text is cut."""
-    if len(text) > LONGEST:
-        text = f'{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}'
-    return CONTROL.sub(lambda match: match[0].encode('unicode_escape').decode(), text)
+def _whole_list(file: Path | None) -> str:
+    return f'; the whole list: {file}' if file else ''
 
 
 def _sentence(reason: str, files: list[str]) -> str:

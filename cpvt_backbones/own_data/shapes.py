@@ -83,13 +83,29 @@ def box_of_polygons(polygons: Sequence[Sequence[float]]) -> Box:
     return [left, top, right - left, bottom - top]
 
 
-def area_of_outline(outline: Any) -> float:
-    """Area of polygons or RLE, px."""
+def area_of_outline(outline: Any, size: tuple[int, int]) -> float:
+    """Area of RLE or of the union of polygons, px, in an image of this width and height."""
     if is_rle(outline):
         from pycocotools import mask
 
         return float(mask.area(_encoded(outline)))
-    return sum(_polygon_area(np.reshape(polygon, (-1, 2))) for polygon in outline)
+    total = sum(_polygon_area(np.reshape(polygon, (-1, 2))) for polygon in outline)
+    if len(outline) == 1:
+        return total
+    return min(total, float(mask_of(outline, size).sum()))
+
+
+def fills_hole(outline: Sequence[Sequence[float]], size: tuple[int, int]) -> bool:
+    """True if a polygon lies in another of the same object, and is filled as a part of it."""
+    if len(outline) < 2:
+        return False
+    parts = [mask_of([polygon], size) for polygon in outline]
+    for index, inner in enumerate(parts):
+        area = inner.sum()
+        for outer in parts[:index] + parts[index + 1 :]:
+            if 0 < area < outer.sum() and (outer & inner).sum() == area:
+                return True
+    return False
 
 
 def _encoded(outline: Coco) -> Any:

@@ -151,16 +151,19 @@ def make_config(request: Request) -> Settings:
         with replacing(request.out) as draft:
             prepared = _prepare(request, checked, pretrained, draft)
             _write(request, checked, prepared, pretrained, published, draft)
+    checked.report.accept(checked.table)
     return prepared.settings
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Data that are accepted, and how their values are read."""
+    """Data that are not refused, how their values are read, and the table of faults."""
 
     labels: Labels
     parts: Sequence[Part]
     value_range: ValueRange | None
+    report: Report
+    table: Path | None
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,7 @@ def _read_and_check(request: Request) -> Checked:
     )
     table = write_report(report, request.folder / REPORT)
     report.finish(strict=request.strict, file=table)
-    return Checked(labels, parts, value_range)
+    return Checked(labels, parts, value_range, report, table)
 
 
 def _write(
@@ -330,9 +333,10 @@ def _read_objects(request: Request, report: Report) -> list[Part]:
     form = request.form
     if form.kind == 'coco':
         file, root = form.data
-        parts = [read_coco(file, root)]
+        parts = [read_coco(file, root, report)]
         if form.val:
-            parts.append(read_coco(form.val[0], form.val[-1] if len(form.val) > 1 else root))
+            images = form.val[-1] if len(form.val) > 1 else root
+            parts.append(read_coco(form.val[0], images, report))
         note_unlisted(parts, report)
         report_left_out(form.left_out, report)
         return parts

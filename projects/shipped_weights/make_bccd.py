@@ -30,12 +30,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     args = parser.parse_args(argv)
     report = Report()
-    read = read_voc(args.source, report, classes=CLASSES, lists=SPLITS)
+    read = read_voc(args.source, report, classes=CLASSES, lists=SPLITS, first_pixel=1)
     if len(read) != len(SPLITS):
         lists = ', '.join(f'{split}.txt' for split in SPLITS)
         raise FileNotFoundError(f'source: {str(args.source)!r} must have {lists} in ImageSets/Main')
     parts, _ = check_parts(read, report)
     report.finish()
+    report.accept()
     for split, part in zip(SPLITS, parts, strict=True):
         target = args.destination / split
         target.mkdir(parents=True, exist_ok=True)

@@ -314,6 +314,9 @@ def test_images_of_16_bits_with_values_of_12_are_noted(coco, table):
     wanted = 'altered 2 images of 16 bits with values of 0 to 4095 only, training sees 0 to 15 of'
     assert has(table(*coco.arguments()), wanted)
     mask(coco.photos / '2.png', [0, 65535], dtype='uint16')
+    assert has(table(*coco.arguments()), wanted)
+    for name in ('3.png', '4.png'):
+        mask(coco.photos / name, [0, 65535], dtype='uint16')
     assert 'images of 16 bits' not in table(*coco.arguments())
 
 

@@ -1,13 +1,14 @@
 """The one gate between a user's data and a config: what is used, skipped, altered or refused."""
 
 import os
+import re
 from collections.abc import Container, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cpvt_backbones.value_range import ValueRange
 
 from ..dataset import Coco, Crowd, Part, join, part_of
-from ..files import path_problem, split
+from ..files import original_of, path_problem, split
 from ..read.images import ImageFacts, inspect_images
 from ..report import Fault, Report
 from .classes import (
@@ -30,6 +31,8 @@ from .objects import (
 
 Facts = Mapping[Path, ImageFacts]
 HALF_RANGE = 1 << 15  # of 16 bits
+# Name of a clip, and the number of a frame, such as clip0_frame_0003.
+FRAME = re.compile(r'(.*(?:frame|(?:frame|clip|video|seq)\w*?[_\-. ]))f?\d+', re.IGNORECASE)
 
 
 def check(
@@ -89,12 +92,24 @@ def check(
     else:
         _note_deep(facts, report)
     _note_duplicates(checked, facts, report)
+    _note_siblings(checked, report)
     _count_used(checked, report)
     _check_classes(checked, report)
     if len(checked) < 2 or not all(part.coco['images'] for part in checked):
-        reason = 'data with no image for training or none for validation'
-        report.add('refused', reason, parts[0].source)
+        found = [len(part.coco['images']) for part in checked]
+        reason = (
+            'data without images for both parts: at least one image is needed for training, and'
+            ' another for validation'
+        )
+        report.add('refused', reason, f'{parts[0].source} ({sum(found)} can be used)')
+    elif 'annotations' in checked[0].coco and not _has_objects(checked[0]):
+        reason = 'training images without any object, from which nothing is learnt'
+        report.add('refused', reason, checked[0].source)
     return checked
+
+
+def _has_objects(part: Part) -> bool:
+    return any(not one['iscrowd'] for one in part.coco['annotations'])
 
 
 def _check_outlines(part: Part, report: Report, *, required: bool) -> None:
@@ -264,20 +279,23 @@ def _note_files(facts: Facts, report: Report) -> None:
 
 
 def _note_deep(facts: Facts, report: Report) -> None:
-    """Report 16-bit images of which training would see a small part of the grey levels."""
-    deep = {path: known.range for path, known in facts.items() if known.range}
-    if not deep:
+    """Report 16-bit images of which training would see a small part of the grey levels.
+
+    They are judged one by one, without their brightest pixels, which may be faults of a sensor. A
+    few of them among brighter ones are dark photographs.
+    """
+    deep = {path: known for path, known in facts.items() if known.range}
+    dark = {path: known for path, known in deep.items() if known.bright < HALF_RANGE}
+    if not dark or 2 * len(dark) < len(deep):
         return
-    low = min(least for least, _ in deep.values())
-    high = max(greatest for _, greatest in deep.values())
-    if high < HALF_RANGE:
-        seen = f'training sees {int(low) >> 8} to {int(high) >> 8} of 255'
-        reason = (
-            f'images of 16 bits with values of {low:g} to {high:g} only, {seen}: give --range'
-            ' LOW HIGH'
-        )
-        for path in deep:
-            report.add('altered', reason, str(path))
+    low = min(known.range[0] for known in dark.values() if known.range)
+    high = max(known.bright for known in dark.values())
+    seen = f'training sees {int(low) >> 8} to {int(high) >> 8} of 255'
+    reason = (
+        f'images of 16 bits with values of {low:g} to {high:g} only, {seen}: give --range LOW HIGH'
+    )
+    for path in dark:
+        report.add('altered', reason, str(path))
 
 
 def _note_duplicates(parts: Sequence[Part], facts: Facts, report: Report) -> None:
@@ -301,6 +319,34 @@ def _note_duplicates(parts: Sequence[Part], facts: Facts, report: Report) -> Non
         if str(Path(val).resolve()) in both:
             continue
         report.add('note', 'validation images that look like a training image', f'{val} = {train}')
+
+
+def _note_siblings(parts: Sequence[Part], report: Report) -> None:
+    """Note copies of one image, and frames of one clip, in training and validation."""
+    if len(parts) < 2:
+        return
+    train, val = ([image['file_name'] for image in part.coco['images']] for part in parts)
+    copies = 'copies of one image, by the same name before .rf., in training and validation'
+    frames = (
+        'frames of one clip in training and validation: their scores say little of other clips;'
+        ' make folders train and val'
+    )
+    originals = {original_of(name): name for name in train if '.rf.' in name}
+    clips = {clip: name for name in train if (clip := clip_of(name))}
+    noted = set()
+    for name in val:
+        if '.rf.' in name and original_of(name) in originals:
+            report.add('note', copies, f'{name} = {originals[original_of(name)]}')
+        clip = clip_of(name)
+        if clip in clips and clip not in noted:
+            noted.add(clip)
+            report.add('note', frames, f'{name}, {clips[clip]}')
+
+
+def clip_of(name: str) -> str:
+    """The name of a frame without its number; '' if it is not called a frame."""
+    found = FRAME.fullmatch(PurePosixPath(name).stem)
+    return f'{PurePosixPath(name).parent}/{found[1]}' if found else ''
 
 
 def _count_used(parts: Sequence[Part], report: Report) -> None:

@@ -15,6 +15,7 @@ from ..shapes import (
     box_of_outline,
     can_be_decoded,
     clip_box,
+    fills_hole,
     is_far,
     is_number,
     is_polygon,
@@ -262,6 +263,12 @@ CROWDS = (
 )
 
 
+HOLES = (
+    'polygons within another of the same object: COCO fills them; a hole is kept in RLE, or in a'
+    ' polygon that goes around it'
+)
+
+
 def _content(one: Coco) -> tuple[Any, ...]:
     """What two annotations of one object have in common."""
     outline = json.dumps(one['segmentation']) if 'segmentation' in one else ''
@@ -285,8 +292,11 @@ def _check_object(
         box = turn_box(box, rotation_of(one))
         one = {**one, 'attributes': {**one['attributes'], 'rotation': 0.0}}
         report.add('altered', 'turned boxes become the upright box around them', where)
-    box = clip_box(box, image['width'], image['height'])
-    checked = {**one, 'bbox': box, 'iscrowd': iscrowd, 'area': _area_of(one, box, outline)}
+    size = image['width'], image['height']
+    box = clip_box(box, *size)
+    if isinstance(outline, list) and fills_hole(outline, size):
+        report.add('note', HOLES, where)
+    checked = {**one, 'bbox': box, 'iscrowd': iscrowd, 'area': _area_of(one, box, outline, size)}
     checked.pop('segmentation', None)
     checked.pop('ignore', None)
     if outline is not None:
@@ -369,12 +379,12 @@ def _adds_up(outline: Coco, pixels: int) -> bool:
     return sum(counts) == pixels
 
 
-def _area_of(one: Coco, box: Box, outline: Any) -> float:
+def _area_of(one: Coco, box: Box, outline: Any, size: tuple[int, int]) -> float:
     """Area in px: as given, or that of the outline, or of the box."""
     given = one.get('area')
     if given is not None and is_number(given) and given > 0:
         return given
-    area = 0.0 if outline is None else area_of_outline(outline)
+    area = 0.0 if outline is None else area_of_outline(outline, size)
     return area or box[2] * box[3]
 
 

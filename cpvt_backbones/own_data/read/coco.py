@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from cpvt_backbones.errors import InputError
 
 from ..dataset import Coco, Part
-from ..files import LEFT_OUT, files_in, path_problem, read_bytes
+from ..files import LEFT_OUT, OTHER_SPELLING, Listings, files_in, path_problem, read_bytes
 from ..report import Report
 
 LISTS = ('images', 'annotations', 'categories')
@@ -18,12 +18,13 @@ SAMPLE = 20  # images of a JSON file that are looked for
 PREDICTIONS = ('images.json', 'predictions.json')  # of tools/infer.py
 
 
-def read_coco(file: Path, images: Path) -> Part:
+def read_coco(file: Path, images: Path, report: Report) -> Part:
     """A COCO JSON file; ``InputError`` unless it has lists of images, annotations and categories.
 
     Args:
         file: The JSON file.
         images: Folder that the ``file_name`` of each image starts from.
+        report: Gets names that are spelt otherwise than those of the files.
     """
     content = read_json(file)
     if not isinstance(content, dict):
@@ -34,8 +35,22 @@ def read_coco(file: Path, images: Path) -> Part:
     for image in content['images']:
         if isinstance(image.get('file_name'), str):
             image['file_name'] = with_slashes(image['file_name'])
+    _correct_names(content['images'], file, images, report)
     _check_root(content['images'], file, images)
     return Part(content, images, str(file))
+
+
+def _correct_names(entries: Sequence[Coco], file: Path, images: Path, report: Report) -> None:
+    """Give entries whose file is spelt otherwise on the disk the name of the file."""
+    files = Listings()
+    for image in entries:
+        name = image.get('file_name')
+        if not isinstance(name, str) or path_problem(name):
+            continue
+        found = files.find(images / name)
+        if found != images / name and found.is_relative_to(images):
+            image['file_name'] = found.relative_to(images).as_posix()
+            report.add('altered', OTHER_SPELLING, f'{file}: {name} ({image["file_name"]})')
 
 
 def _check_lists(content: Coco, file: Path) -> None:

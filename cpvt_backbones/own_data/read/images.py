@@ -25,6 +25,7 @@ Size = tuple[int, int]  # width and height, px
 WORKERS = min(8, os.cpu_count() or 1)  # images that are decoded at a time
 SUBFILE_TAG = 254  # of TIFF: not 0 for overviews and masks
 HASH_SIDE = 16
+HOT = 1e-3  # share of the pixels of an image that a sensor's faults may be
 OF_8_BITS = (0, 255)
 SAMPLE = 500  # training images that mean and standard deviation are taken from
 
@@ -39,6 +40,7 @@ class ImageFacts:
         orientation: EXIF's, 1 to 8; 1 is upright.
         fault: Why training cannot read it.
         range: Least and greatest value of an image of more than 8 bits.
+        bright: The value that all but ``HOT`` of its pixels are at most.
         alpha: Has transparent pixels, or a fourth band that counts as transparency.
         frames: Images in the file, of which the first is read.
         hash: 32 bytes that are alike for images that look alike.
@@ -49,6 +51,7 @@ class ImageFacts:
     orientation: int = 1
     fault: str = ''
     range: tuple[float, float] | None = None
+    bright: float = 0.0
     alpha: bool = False
     frames: int = 1
     hash: bytes = b''
@@ -197,11 +200,13 @@ def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
         return ImageFacts(
             fault=f'OpenCV reads {shape} px, Pillow {facts.size[0]} x {facts.size[1]}'
         )
-    found = None
     if pixels.dtype == np.uint16:
-        found = int(pixels.min()), int(pixels.max())
-    code = difference_hash(pixels)
-    return replace(facts, range=found, hash=code)
+        facts = replace(
+            facts,
+            range=(int(pixels.min()), int(pixels.max())),
+            bright=float(np.quantile(pixels, 1 - HOT)),
+        )
+    return replace(facts, hash=difference_hash(pixels))
 
 
 def inspect_range(path: Path, value_range: ValueRange) -> ImageFacts:

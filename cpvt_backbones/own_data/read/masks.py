@@ -15,10 +15,11 @@ from rich.progress import track
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.images import file_problem
+from cpvt_backbones.text import Spellings
 from cpvt_backbones.value_range import DRIVERS, ValueRangeError, open_raster
 
 from ..dataset import Part
-from ..files import files_in, read_lines, stem
+from ..files import OTHER_SPELLING, files_in, read_lines, stem
 from ..report import Fault, Report
 from .images import Size, count_frames, too_large
 
@@ -208,13 +209,19 @@ def _candidates(
 ) -> dict[str, list[str]]:
     """Masks of each image. ``owners`` are the images of each name, with and without suffix."""
     found: dict[str, list[str]] = {image: [] for image in images}
+    spellings = Spellings(owners)
     for mask in masks:
         name = stem(mask)
-        starts = [name[: match.start()] for match in re.finditer(r'[_\-. ]', name)]
-        owner = next((start for start in (name, *reversed(starts)) if start in owners), None)
+        ends = [match.start() for match in re.finditer(r'[_\-. ]', name)]
+        starts = [name, *(name[:end] for end in reversed(ends))]
+        owner = next((start for start in starts if start in owners), None)
         if owner is None:
-            report.add('skipped', 'masks without an image', mask)
-            continue
+            alike = [spellings.find(start) for start in starts]
+            owner = next((start for start in alike if start in owners), None)
+            if owner is None:
+                report.add('skipped', 'masks without an image', mask)
+                continue
+            report.add('altered', OTHER_SPELLING, f'{mask} ({owners[owner][0]})')
         for image in owners[owner]:
             found[image].append(mask)
     return found

@@ -12,6 +12,7 @@ from cpvt_backbones.errors import InputError
 from ..files import (
     TRAIN,
     VALIDATION,
+    Listings,
     files_in,
     is_image_folder,
     is_mask_folder,
@@ -180,8 +181,11 @@ def images_of(file: Path, root: Path) -> Path:
     images = _read(file).get('images')
     sample = sample_names([image for image in images or [] if isinstance(image, dict)])
     folders = [root, *sorted(path for path in root.rglob('*') if path.is_dir())]
+    files = Listings()
     found = [
-        folder for folder in folders if sample and all((folder / name).is_file() for name in sample)
+        folder
+        for folder in folders
+        if sample and all(files.find(folder / name).is_file() for name in sample)
     ]
     if file.parent in found:
         return file.parent

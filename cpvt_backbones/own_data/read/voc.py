@@ -8,9 +8,18 @@ from pathlib import Path, PurePosixPath
 from rich.progress import track
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.text import Spellings
 
 from ..dataset import Coco, Part
-from ..files import TRAIN, VALIDATION, files_in, read_bytes, read_lines, stem
+from ..files import (
+    OTHER_SPELLING,
+    TRAIN,
+    VALIDATION,
+    files_in,
+    read_bytes,
+    read_lines,
+    stem,
+)
 from ..report import Fault, Report
 
 MASK_FOLDERS = ('SegmentationClass', 'SegmentationObject')  # VOC's own
@@ -25,6 +34,7 @@ def read_voc(
     *,
     classes: Sequence[str] | None = None,
     lists: Sequence[str] | None = None,
+    first_pixel: int | None = None,
 ) -> list[Part]:
     """Boxes of Pascal VOC files as COCO JSON; paths of images are those in ``folder``.
 
@@ -34,6 +44,8 @@ def read_voc(
         classes: Names of the classes; by default those that occur, sorted.
         lists: Names of files in ``ImageSets/Main``, without ``.txt``, that each list the images of
             a part; by default the first pair of ``LISTS`` that is there.
+        first_pixel: Number of the first pixel of a side: 1, as VOC counts, or 0. By default 0 if a
+            left or upper corner is below 1, which VOC does not have; else 1.
 
     Returns:
         A part for each list, if all of them are there; else one part.
@@ -53,6 +65,10 @@ def read_voc(
             images.append(dict(image, id=len(images) + 1, file_name=owners[file]))
             for one in found:
                 objects.append(dict(one, id=len(objects) + 1, image_id=len(images)))
+    if first_pixel is None:
+        first_pixel = _find_first_pixel(objects, images, folder, report)
+    for one in objects:
+        one['bbox'] = _box_of(one.pop('corners'), first_pixel)
     names = sorted({one['name'] for one in objects}) if classes is None else [*classes]
     for one in objects:
         name = one.pop('name')
@@ -60,6 +76,36 @@ def read_voc(
     categories = [dict(id=number, name=name) for number, name in enumerate(names, 1)]
     coco = dict(images=images, annotations=objects, categories=categories)
     return _by_lists(Part(coco, folder, str(folder)), [lists] if lists else LISTS, report)
+
+
+def _find_first_pixel(
+    objects: Sequence[Coco], images: Sequence[Coco], folder: Path, report: Report
+) -> int:
+    """0 if a left or upper corner is below 1, with a note; else 1, as VOC counts."""
+    names = {image['id']: image['file_name'] for image in images}
+    found = [one for one in objects if 0 <= min(one['corners'][:2]) < 1]
+    reason = (
+        'boxes with a corner of 0: the corners of all boxes count pixels from 0, as programs other'
+        ' than VOC write them, and are read as they are'
+    )
+    for one in found:
+        report.add('note', reason, f'{folder / names[one["image_id"]]} ({one["corners"]})')
+    return 0 if found else 1
+
+
+def _box_of(corners: Sequence[float], first_pixel: int) -> list[float]:
+    """Left, top, width and height, px.
+
+    VOC counts pixels from 1 and includes the last one. Programs that count from 0 write the corners
+    of the box.
+    """
+    left, top, right, bottom = corners
+    return [
+        left - first_pixel,
+        top - first_pixel,
+        right - left + first_pixel,
+        bottom - top + first_pixel,
+    ]
 
 
 def _is_drawn(name: str) -> bool:
@@ -80,11 +126,15 @@ def pair_files(
     by_name: dict[str, list[str]] = {}
     for image in images:
         by_name.setdefault(PurePosixPath(image).stem, []).append(image)
+    spellings = Spellings(by_name)
     owners: dict[str, str] = {}
     for label in labels:
-        found = _nearest(label, by_name.get(PurePosixPath(label).stem, []))
+        name = spellings.find(PurePosixPath(label).stem)
+        found = _nearest(label, by_name.get(name, []))
         if len(found) == 1:
             owners[label] = found[0]
+            if name != PurePosixPath(label).stem:
+                report.add('altered', OTHER_SPELLING, f'{folder}/{label} ({found[0]})')
         elif not found:
             report.add('refused', 'label files without an image', f'{folder}/{label}')
         else:
@@ -150,20 +200,20 @@ def _read_file(file: Path, report: Report) -> tuple[Coco, list[Coco]]:
 
 
 def _read_object(element: ET.Element) -> Coco:
-    """One object. VOC counts pixels from 1 and includes the last one."""
+    """One object, with ``corners``: left, top, right and bottom as they are written."""
     name = (element.findtext('name') or '').strip()
     if not name:
         raise Fault('refused', 'objects without name')
-    corners = [element.findtext(f'bndbox/{side}') or '' for side in SIDES]
+    texts = [element.findtext(f'bndbox/{side}') or '' for side in SIDES]
     try:
-        left, top, right, bottom = (float(corner) for corner in corners)
+        left, top, right, bottom = (float(text) for text in texts)
     except ValueError:
-        raise Fault('refused', 'objects without four numbers in bndbox', repr(corners)) from None
+        raise Fault('refused', 'objects without four numbers in bndbox', repr(texts)) from None
     if right < left or bottom < top:
-        raise Fault('refused', 'objects whose corners are in the wrong order', repr(corners))
+        raise Fault('refused', 'objects whose corners are in the wrong order', repr(texts))
     difficult = (element.findtext('difficult') or '').strip() == '1'
-    box = [left - 1, top - 1, right - left + 1, bottom - top + 1]
-    one: Coco = dict(name=name, bbox=box, iscrowd=int(difficult))
+    corners = [left, top, right, bottom]
+    one: Coco = dict(name=name, corners=corners, iscrowd=int(difficult))
     for attribute in element.iterfind('attributes/attribute'):  # of CVAT
         if attribute.findtext('name') == 'rotation':
             with suppress(TypeError, ValueError):
@@ -206,8 +256,10 @@ def _by_lists(part: Part, choices: Sequence[Sequence[str]], report: Report) -> l
 def _listed(part: Part, file: Path, by_name: dict[str, list[Coco]], report: Report) -> Part:
     """The images that a list names, a name (with spaces, maybe with suffix) a line."""
     images = []
+    spellings = Spellings(by_name)
     for line in read_lines(file):
-        found = by_name.get(line) or by_name.get(stem(line), [])
+        found = by_name.get(line) or by_name.get(spellings.find(stem(line)), [])
+        found = found or by_name.get(spellings.find(line), [])
         if len(found) == 1:
             images.append(found[0])
         else:

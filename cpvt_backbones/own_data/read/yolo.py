@@ -17,13 +17,23 @@ from rich.progress import track
 from cpvt_backbones.errors import InputError
 
 from ..dataset import Coco, Part
-from ..files import LEFT_OUT, VALIDATION, files_in, read_lines, read_text
+from ..files import (
+    LEFT_OUT,
+    OTHER_SPELLING,
+    VALIDATION,
+    Listings,
+    files_in,
+    path_problem,
+    read_lines,
+    read_text,
+)
 from ..report import Fault, Report
 from ..shapes import box_of_polygons
 from .coco import with_slashes
 from .images import Size, upright_size
 
 NAME_FILES = ('classes.txt', 'obj.names')
+DARKNET = 'obj.data'
 NULLS = ('', '~', 'null', 'Null', 'NULL')  # of YAML
 SLACK = 0.01  # by which a share may exceed 0 to 1
 YAML = ('.yaml', '.yml')
@@ -36,15 +46,18 @@ def read_yolo(path: Path, report: Report) -> list[Part]:
     one has no object.
 
     Args:
-        path: The data.yaml, or a folder with one, or with classes.txt in it or in its ``labels``.
+        path: The data.yaml, or a folder with one, or with the obj.data of Darknet and of CVAT's
+            YOLO 1.1, or with classes.txt in it or in its ``labels``.
         report: Gets files and lines that are skipped or refused.
 
     Returns:
-        Training and validation data as data.yaml names them; else one part.
+        Training and validation data as data.yaml or obj.data name them; else one part.
     """
     config = path if path.suffix in YAML else find_yaml(path)
     polygons = False
-    if config is None:
+    if config is None and (path / DARKNET).is_file():
+        names, groups = read_darknet(path / DARKNET, report)
+    elif config is None:
         names = _names_of_folder(path)
         groups = {str(path): [path / name for name in files_in(path, report)]}
     else:
@@ -56,6 +69,65 @@ def read_yolo(path: Path, report: Report) -> list[Part]:
     for source, images in groups.items():
         parts.append(_read_part(images, names, source, report, polygons=polygons))
     return parts
+
+
+def read_darknet(file: Path, report: Report) -> tuple[list[str], dict[str, list[Path]]]:
+    """Names of the classes, and the images of training and validation, of an obj.data file.
+
+    Its lines are ``train = data/train.txt`` and the like. Lists and images are found with and
+    without the folder ``data``, which CVAT writes and does not make.
+    """
+    content = {}
+    for line in read_lines(file):
+        key, _, value = line.partition('=')
+        content[key.strip().lower()] = value.strip()
+    names_file = _locate_darknet(content.get('names') or 'obj.names', file)
+    names = read_lines(names_file)
+    count = content.get('classes')
+    if count and count != str(len(names)):
+        raise InputError(
+            f'data: {file} has classes = {count:.200}, and {names_file} {len(names)} names'
+        )
+    if not content.get('train'):
+        raise InputError(f'data: {file} must name a list of images as train')
+    keys = ['train', *(key for key in VALIDATION if content.get(key))]
+    groups = {}
+    for key in keys[:2]:
+        groups[f'{file}: {key}'] = _images_of_darknet(content[key], file, report)
+    for key in keys[2:]:
+        for path in _images_of_darknet(content[key], file, Report()):
+            report.add('skipped', LEFT_OUT, str(path))
+    return names, groups
+
+
+def _images_of_darknet(place: str, file: Path, report: Report) -> list[Path]:
+    listed = read_lines(_locate_darknet(place, file))
+    images = [_locate_darknet(line, file, is_image=True) for line in listed]
+    return _as_spelt(images, report)
+
+
+def _locate_darknet(place: str, file: Path, *, is_image: bool = False) -> Path:
+    """A path of an obj.data file or of its lists; images may be missing, which the check says."""
+    name = with_slashes(place)
+    found = [file.parent / name, file.parent / name.removeprefix('data/')]
+    for path in found:
+        if path.exists():
+            return path
+    if is_image:
+        return found[-1]
+    raise FileNotFoundError(f'data: {file} names {place!r}, but there is no {found[-1]}')
+
+
+def _as_spelt(images: Sequence[Path], report: Report) -> list[Path]:
+    """Images of a list by the names of their files."""
+    files = Listings()
+    spelt = []
+    for image in images:
+        found = image if path_problem(str(image)) else files.find(image)
+        if found != image:
+            report.add('altered', OTHER_SPELLING, f'{image} ({found.name})')
+        spelt.append(found)
+    return spelt
 
 
 def _names_of_folder(folder: Path) -> list[str]:
@@ -84,7 +156,7 @@ def _read_part(
     objects: list[Coco] = []
     used = set()
     rows = Rows()
-    folders = Listings()
+    folders = TextFiles()
     for path in track(paths, description='YOLO'):
         entry = dict(id=len(entries) + 1, file_name=path.relative_to(root).as_posix())
         entries.append(entry)
@@ -116,7 +188,7 @@ def _read_part(
     return Part(dict(images=entries, annotations=objects, categories=categories), root, source)
 
 
-class Listings:
+class TextFiles:
     """Text files of folders, found whatever the case of ``.txt`` and the form of their accents."""
 
     def __init__(self) -> None:
@@ -138,7 +210,7 @@ class Listings:
         return self._known[folder]
 
 
-def _note_unused(used: Collection[Path], folders: Listings, report: Report) -> None:
+def _note_unused(used: Collection[Path], folders: TextFiles, report: Report) -> None:
     """Report text files without an image."""
     for folder in sorted({path.parent for path in used}):
         for file in folders.text_files(folder):
@@ -210,7 +282,7 @@ def _is_keypoint(point: Sequence[float], sides: Sequence[float]) -> bool:
     return inside or x == y == 0
 
 
-def label_file(image: Path, folders: Listings) -> Path:
+def label_file(image: Path, folders: TextFiles) -> Path:
     """Where the labels of an image are: in ``labels`` beside ``images``, or beside the image."""
     beside = folders.find(image.with_suffix('.txt'))
     parts = [*image.with_suffix('.txt').parts]
@@ -258,13 +330,20 @@ def _read_line(line: str, size: Size, classes: int) -> tuple[Coco, list[float]]:
     except ValueError:
         raise Fault('refused', 'lines with words that are no numbers', line[:40]) from None
     count = len(numbers) - 1
+    shares = numbers[1:]
+    is_inside = all(-SLACK <= share <= 1 + SLACK for share in shares)
+    if count > 4 and (count % 2 or not is_inside) and is_box_with_more(shares):
+        reason = (
+            'lines of boxes with keypoints, which are not read: boxes are CLASS X Y WIDTH HEIGHT'
+            ' alone'
+        )
+        raise Fault('refused', reason, f'{len(numbers)} numbers')
     if count != 4 and (count < 6 or count % 2):
         reason = 'lines of neither CLASS X Y WIDTH HEIGHT nor CLASS X Y X Y X Y ...'
         raise Fault('refused', reason, f'{len(numbers)} numbers')
     if not numbers[0].is_integer() or not 0 <= numbers[0] < classes:
         raise Fault('refused', f'classes outside 0 to {classes - 1}', words[0])
-    shares = numbers[1:]
-    if not all(-SLACK <= share <= 1 + SLACK for share in shares):
+    if not is_inside:
         raise Fault('refused', 'coordinates that are no shares of 0 to 1', line[:40])
     width, height = size
     scaled = [round(share * (width, height)[index % 2], 4) for index, share in enumerate(shares)]
@@ -405,5 +484,5 @@ def _listed(folder: Path, line: str) -> Path:
 
 def _images_of(place: Path, report: Report) -> list[Path]:
     if place.suffix == '.txt':
-        return [_listed(place.parent, line) for line in read_lines(place)]
+        return _as_spelt([_listed(place.parent, line) for line in read_lines(place)], report)
     return [place / name for name in files_in(place, report)]

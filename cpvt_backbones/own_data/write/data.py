@@ -1,7 +1,5 @@
 """Write what a config trains on: JSON files, lists, class maps and tiles, in one folder."""
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.windows import open_scene
 from cpvt_backbones.label_files import CLASSES, describe_labels
+from cpvt_backbones.text import csv_text
 from cpvt_backbones.value_range import ValueRange
 
 from ..check.masks import MaskClasses
@@ -52,12 +51,9 @@ def write_report(report: Report, file: Path) -> Path | None:
     if not report.is_long:
         file.unlink(missing_ok=True)  # of an earlier call
         return None
-    text = io.StringIO(newline='')
-    writer = csv.writer(text)
-    writer.writerow(('outcome', 'reason', 'file'))
-    writer.writerows(report.rows())
+    text = csv_text([('outcome', 'reason', 'file'), *report.rows()])
     with atomic_write(file) as stream:
-        stream.write(text.getvalue().encode(errors='surrogateescape'))
+        stream.write(text.encode(errors='surrogateescape'))
     return file
 
 
