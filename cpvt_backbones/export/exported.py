@@ -23,7 +23,7 @@ from cpvt_backbones.layers import group_by_shape
 from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
 
-from .metadata import METADATA, check_seal, read_metadata
+from .metadata import METADATA, read_metadata
 
 EXPORTED_SUFFIXES = ('.onnx', '.pt2')
 RUNTIMES = ('onnxruntime', 'openvino', 'openvino-bfloat16')  # of .onnx files
@@ -265,7 +265,6 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
     if wanted.type == 'cuda' and not available:
         reason = 'this onnxruntime has no CUDA (onnxruntime-gpu does)'
         raise InputError(f"device must be 'cpu': {reason}, got {device!r}", argument='device')
-    check_seal(path)
     providers: list[Any] = ['CPUExecutionProvider']
     if wanted.type == 'cuda':
         providers.insert(0, (cuda, dict(device_id=wanted.index or 0)))
@@ -296,7 +295,6 @@ def _open_openvino(path: str, device: str | None, runtime: str) -> tuple[Run, di
         raise InputError(
             f"device must be 'cpu' with runtime={runtime!r}, got {device!r}", argument='device'
         )
-    check_seal(path)
     core = _openvino_core()
     model = core.read_model(path)
     key = ['framework', METADATA]

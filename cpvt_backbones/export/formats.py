@@ -14,7 +14,7 @@ from torch.export import Dim, ExportedProgram
 from cpvt_backbones import __version__
 from cpvt_backbones.checks import check, check_choice
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.export.metadata import METADATA, seal_file
+from cpvt_backbones.export.metadata import METADATA
 
 from .graphs import ExportGraph
 
@@ -158,4 +158,3 @@ def _write_onnx(
         )
     written.model.metadata_props.update(metadata)
     written.save(path)
-    seal_file(path)

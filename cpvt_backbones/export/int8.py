@@ -25,7 +25,7 @@ from cpvt_backbones.inference.predictions import Prediction
 from cpvt_backbones.inference.windows import open_image
 
 from .exported import RUNTIMES, ExportedModel
-from .metadata import METADATA, seal_file
+from .metadata import METADATA
 
 if TYPE_CHECKING:
     import onnx
@@ -103,7 +103,6 @@ def quantise(
     metadata = json.loads(stored[METADATA]) | dict(int8=runtime)
     written.metadata_props.add(key=METADATA, value=json.dumps(metadata))
     onnx.save(written, out)
-    seal_file(out)
 
 
 def _products(model: 'onnx.ModelProto') -> list[str]:

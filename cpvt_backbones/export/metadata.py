@@ -1,6 +1,5 @@
-"""What an exported file says of itself, and whether it is the file that was written."""
+"""Metadata of an exported file."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +8,8 @@ from cpvt_backbones.checks import is_int, is_number
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.value_range import ValueRange
-from cpvt_backbones.weights import sha256_of
 
 METADATA = 'cpvt_backbones'  # key of a file's metadata, which are JSON
-_SEAL = b'cpvt_backbones_sha256'
 
 
 def read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
@@ -83,35 +80,3 @@ _ACCEPTED: dict[str, Callable[[Any], bool]] = dict(
     num_channels=is_int,
     in_channels=is_int,
 )
-
-
-def seal_file(path: str | os.PathLike[str]) -> None:
-    """Append the SHA-256 of an ONNX file to it, as an entry of ``metadata_props``.
-
-    A flipped bit in the weights would pass every other check.
-    """
-    entry = _seal(sha256_of(path))
-    with open(path, 'ab') as file:
-        file.write(entry)
-
-
-def _seal(digest: str) -> bytes:
-    """The entry in protobuf: key and value, each with its tag and length."""
-    value = digest.encode()
-    entry = b'\x0a' + bytes([len(_SEAL)]) + _SEAL + b'\x12' + bytes([len(value)]) + value
-    return b'\x72' + bytes([len(entry)]) + entry
-
-
-def check_seal(path: str) -> None:
-    """``ValueError`` if an ONNX file has no seal, or has changed since :func:`seal_file`."""
-    length = len(_seal('0' * 64))
-    content = max(0, os.path.getsize(path) - length)
-    with open(path, 'rb') as file:
-        file.seek(content)
-        found = file.read()
-    if found[:-64] != _seal('0' * 64)[:-64]:
-        reason = 'is damaged, or not written by cpvt export: the SHA-256 at its end is missing'
-        raise InputError(f'path: {path!r} {reason}')
-    if found != _seal(sha256_of(path, size=content)):
-        reason = 'is damaged: its SHA-256 differs from the one stored in it'
-        raise InputError(f'path: {path!r} {reason}')

@@ -9,7 +9,6 @@ Nothing here imports the rest of the package but its errors.
 import difflib
 import hashlib
 import json
-import os
 import re
 from dataclasses import dataclass, field
 from os import PathLike
@@ -123,14 +122,12 @@ class PublishedWeights:
         return repository_file(self.config)
 
 
-def sha256_of(path: str | PathLike[str], *, size: int | None = None) -> str:
-    """SHA-256 of a file, or of its first ``size`` bytes, in hexadecimal."""
+def sha256_of(path: str | PathLike[str]) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    left = os.path.getsize(path) if size is None else size
     with open(path, 'rb') as file:
-        while part := file.read(min(left, 1 << 20)):
+        while part := file.read(1 << 20):
             digest.update(part)
-            left -= len(part)
     return digest.hexdigest()
 
 

@@ -1,6 +1,5 @@
 """ExportedModel: inputs, outputs, and its use as a predictor."""
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -15,12 +14,10 @@ from tiny import column, multi_scale, randomise
 from cpvt_backbones.export import Features, export, formats, graph_of
 from cpvt_backbones.export import exported as module
 from cpvt_backbones.export.exported import ExportedModel, paste_mask
-from cpvt_backbones.export.metadata import seal_file
 from cpvt_backbones.export.verification import match_boxes
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.value_range import ValueRange
 
-SEAL = 91  # bytes at the end of an ONNX file
 PALETTE = [[10 * i, 0, 0] for i in range(5)]
 RNG = np.random.default_rng(0)
 SIZES = (40, 60), (33, 17), (40, 60), (64, 64)
@@ -191,11 +188,11 @@ def test_other_arrays_are_refused(files, onnx_file):
         ExportedModel(onnx_file[1]).run(np.zeros((1, 3, 5, 5), np.uint8))
 
 
-def refusal(path, content):
+def refusal(path, content, runtime='onnxruntime'):
     """The error of opening a damaged file, which is one line that names the file."""
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r'^path: .* is damaged|its metadata lacks') as error:
-        ExportedModel(path, device='cpu')
+        ExportedModel(path, device='cpu', runtime=runtime)
     message = str(error.value)
     assert repr(str(path)) in message and '\n' not in message
     return message
@@ -205,16 +202,12 @@ def flipped(content, position):
     return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
 
 
-def test_onnx_file_damaged_by_a_flipped_bit_or_truncation(onnx_file, tmp_path):
+@pytest.mark.parametrize('runtime', ['onnxruntime', 'openvino'])
+def test_onnx_file_cut_short(runtime, onnx_file, tmp_path):
+    pytest.importorskip(runtime)
     content, path = onnx_file[1].read_bytes(), tmp_path / 'damaged.onnx'
-    assert content.endswith(hashlib.sha256(content[:-SEAL]).hexdigest().encode())
-    places = [content.index(b'"task"') + 2, len(content) - 70, len(content) - 1]
-    places += np.random.default_rng(0).integers(0, len(content) - 64, 30).tolist()
-    for position in places:
-        refusal(path, flipped(content, position))
-    for length in (0, 1, len(content) // 2, len(content) - SEAL + 1, len(content) - 1):
-        refusal(path, content[:length])
-    assert refusal(path, content[:-SEAL]).endswith('the SHA-256 at its end is missing')
+    for length in (0, 1, len(content) // 2, len(content) - 1):
+        refusal(path, content[:length], runtime)
 
 
 @pytest.mark.parametrize('runtime', ['onnxruntime', 'openvino'])
@@ -225,9 +218,7 @@ def test_operators_that_a_runtime_lacks_are_named(runtime, onnx_file, tmp_path):
     model, path = onnx.load(onnx_file[1]), tmp_path / 'newer.onnx'
     node = next(node for node in model.graph.node if node.domain == 'com.microsoft')
     node.op_type = 'AttentionOfTomorrow'
-    del model.metadata_props[-1]  # its SHA-256
     onnx.save(model, path)
-    seal_file(path)
     with pytest.raises(ValueError, match=f'that this version of {runtime} lacks: .*--portable'):
         ExportedModel(path, runtime=runtime)
 
@@ -252,19 +243,17 @@ def test_pt2_file_damaged_by_a_flipped_bit_or_truncation(files, tmp_path):
 
 
 def test_damaged_metadata_are_refused_by_name(onnx_file, tmp_path):
-    """Each fault by itself, in a file whose SHA-256 is right."""
     onnx = pytest.importorskip('onnx')
     model = onnx.load(onnx_file[1])
     onnx.checker.check_model(model)
     entries = {entry.key: entry.value for entry in model.metadata_props}
-    assert set(entries) == {'cpvt_backbones', 'cpvt_backbones_sha256'}
+    assert set(entries) == {'cpvt_backbones'}
     metadata, path = json.loads(entries['cpvt_backbones']), tmp_path / 'file.onnx'
 
     def with_metadata(text):
         del model.metadata_props[:]
         model.metadata_props.add(key='cpvt_backbones', value=text)
         onnx.save(model, path)
-        seal_file(path)
         return path.read_bytes()
 
     path.write_bytes(with_metadata(json.dumps(metadata)))
