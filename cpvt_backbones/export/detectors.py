@@ -1,5 +1,5 @@
-"""mmdet's detectors as graphs of fixed shapes: a candidate below the threshold is marked, not
-removed.
+"""mmdet's detectors as graphs with fixed shapes: candidates below the threshold are marked instead
+of removed.
 
 Anchors, convolutions and box decoding are mmdet's code; the selection of boxes is rewritten.
 """
@@ -21,9 +21,9 @@ from .masks import MaskQueries, refuse_masked_attention
 
 
 class Selection:
-    """The test settings of a head, and the choice of its best boxes by them.
+    """Test settings of a head, and selection of its best boxes.
 
-    ``ValueError`` for unsupported ones.
+    Raises ``ValueError`` for unsupported settings.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Selection:
         )
 
     def mark(self, scores: Tensor) -> Tensor:
-        """Scores, -1 where they do not exceed the threshold."""
+        """Set scores that do not exceed the threshold to -1."""
         return torch.where(scores > self.score_threshold, scores, -1.0)
 
     def candidates(
         self, head: Any, maps: Sequence[Tensor], size: tuple[int, int], *, by_level: bool = False
     ) -> tuple[Tensor, ...]:
-        """Boxes (B, K, 4), scores and labels, or levels, (B, K) of a dense head's best
-        candidates.
+        """Best candidates of a dense head: boxes (B, K, 4), scores (B, K), and labels or levels
+        (B, K).
         """
         cls_scores, box_deltas = head(maps)
         sizes = [level.shape[2:] for level in cls_scores]
@@ -85,14 +85,14 @@ class Selection:
     def _best(
         self, head: Any, cls_scores: Tensor, deltas: Tensor, anchors: Tensor
     ) -> tuple[Tensor, ...]:
-        """Scores, labels (B, nms_pre), deltas and anchors (B, nms_pre, 4) of a level's best
-        candidates.
+        """Best candidates of a level: scores and labels (B, nms_pre), deltas and anchors
+        (B, nms_pre, 4).
 
-        From logits (B, A * classes, h, w), deltas (B, A * 4, h, w) and anchors (h * w * A, 4).
-        Missing ones score -1.
+        The inputs are logits (B, A * classes, h, w), deltas (B, A * 4, h, w) and anchors
+        (h * w * A, 4). Missing candidates have the score -1.
         """
         scores = cls_scores.permute(0, 2, 3, 1).flatten(1).sigmoid()  # (B, h * w * A * classes)
-        # topk needs nms_pre entries on the smallest map too.
+        # topk needs nms_pre entries, also on the smallest map.
         scores = F.pad(scores, (0, self.nms_pre), value=-1.0)
         scores, index = scores.topk(self.nms_pre)
         place = (index // head.cls_out_channels).clamp(max=anchors.shape[0] - 1)
@@ -101,7 +101,7 @@ class Selection:
         return self.mark(scores), index % head.cls_out_channels, deltas, anchors[place]
 
     def suppress(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        """The best boxes that do not overlap, best first: the outputs of :class:`Detections`."""
+        """Non-maximum suppression; returns the outputs of :class:`Detections`, best box first."""
         apart = boxes
         if not self.class_agnostic:
             # mmcv's batched_nms: shift each class by an offset so that only boxes of one class
@@ -126,7 +126,7 @@ class Detections(ExportGraph):
     - ``boxes`` (B, N, 4; x1, y1, x2, y2 in px), best first;
     - ``scores`` (B, N), in [0, 1];
     - ``labels`` (B, N; int64), the index of the class;
-    - ``counts`` (B,), the number of valid boxes of each image. All values behind them are zero.
+    - ``counts`` (B,), the number of valid boxes of each image. All values after them are zero.
 
     Raises:
         ValueError: The model has another head, or a test setting that is not supported.
@@ -154,8 +154,8 @@ class Detections(ExportGraph):
 class TwoStageDetections(ExportGraph):
     """Graph of a Faster, Mask or Cascade (Mask) R-CNN of mmdet.
 
-    Its outputs are those of :class:`Detections`. With a mask head there is also ``masks`` (B, N, h,
-    w), probabilities within each box.
+    It has the outputs of :class:`Detections`. A mask head adds ``masks`` (B, N, h, w), the
+    probabilities within each box.
 
     Raises:
         ValueError: The model has another head, or a test setting that is not supported.
@@ -207,7 +207,7 @@ class TwoStageDetections(ExportGraph):
                     boxes.flatten(0, 1), classes, deltas, dict(img_shape=size)
                 )
                 boxes = boxes.unflatten(0, objectness.shape)
-        scores = (total / stage).softmax(dim=1)[:, :-1]  # without the background
+        scores = (total / stage).softmax(dim=1)[:, :-1]  # drops the background
         scores = scores.unflatten(0, objectness.shape)  # (B, R, classes)
         scores = torch.where(objectness[..., None] > 0, self.final.mark(scores), -1.0)
         boxes = head.bbox_coder.decode(boxes.flatten(0, 1), deltas, max_shape=size)
@@ -230,8 +230,8 @@ class TwoStageDetections(ExportGraph):
 
 
 def _roi_features(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
-    """mmdet's SingleRoIExtractor: (B * N, C, h, w) of boxes (B, N, 4), each from the map of its
-    level.
+    """Features (B * N, C, h, w) of boxes (B, N, 4), each from the map of its level, as in mmdet's
+    SingleRoIExtractor.
     """
     from torchvision.ops import roi_align
 
@@ -259,7 +259,7 @@ def _roi_features(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tens
 
 
 def _stages(roi_head: Any, part: str, *kinds: str) -> list[tuple[Any, Any]]:
-    """Head and extractor of each stage; subclasses of those of ``kinds`` compute otherwise."""
+    """Head and extractor of each stage. A subclass of ``kinds`` may differ, so it is refused."""
     parts = []
     for name, accepted in (
         (f'{part}_head', kinds),
@@ -289,13 +289,12 @@ def graph_of(
 
     Args:
         model: Image classifier, segmentor or detector as its toolbox builds it.
-        part: ``'model'``, or ``'backbone'`` for the outputs of its backbone alone, maps or
-            vectors.
+        part: ``'model'``, or ``'backbone'`` for only the outputs of its backbone, maps or vectors.
         pixels: Whether the graph contains the model's data preprocessor.
         logits: Whether a segmentor outputs logits in place of classes.
 
     Returns:
-        The graph of its kind: :class:`Features`, :class:`Scores`, :class:`ClassMaps`,
+        The graph for this kind of model: :class:`Features`, :class:`Scores`, :class:`ClassMaps`,
         :class:`Detections`, :class:`TwoStageDetections` or :class:`MaskQueries`.
 
     Raises:

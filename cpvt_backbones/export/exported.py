@@ -47,9 +47,9 @@ class ExportedModel:
             or ``'openvino-bfloat16'``.
 
     Attributes:
-        metadata: What the file says of itself: ``task``, ``outputs``, ``classes``, ``mean`` and
-            ``std``, thresholds, versions and more.
-        task: ``'detection'``, ``'segmentation'``, ``'classification'``, or ``'features'`` of a
+        metadata: Data stored in the file: ``task``, ``outputs``, ``classes``, ``mean`` and ``std``,
+            thresholds, versions and more.
+        task: ``'detection'``, ``'segmentation'``, ``'classification'``, or ``'features'`` for a
             backbone.
         in_channels: Number of channels of the images.
         classes: Names of the classes; ``None`` if the file has none.
@@ -159,8 +159,8 @@ class ExportedModel:
             images: (H, W, in_channels), uint8; three channels are BGR.
 
         Returns:
-            A dict of arrays for each image, as of :class:`Predictor`. A segmentor has ``seg_map``
-            (H, W), a backbone the list ``features``.
+            A dict of arrays for each image, as in :meth:`Predictor.predict`. A segmentor gives
+            ``seg_map`` (H, W), a backbone the list ``features``.
         """
         predictions: list[dict[str, Any]] = [{}] * len(images)
         for indices in group_by_shape(image.shape for image in images):
@@ -173,8 +173,8 @@ class ExportedModel:
     def logits(self, images: list[np.ndarray]) -> Tensor:
         """Segment images of one size, see :class:`Predictor`.
 
-        A file with the output ``class_map`` has no logits; the classes are returned one-hot, uint8;
-        those of a model of one channel as (B, 1, H, W) float, 0 or 1.
+        A file with the output ``class_map`` has no logits: its classes are returned one-hot, uint8.
+        A model with one channel returns (B, 1, H, W) float, 0 or 1.
         """
         outputs = self.run(self._batch(images))
         if 'logits' in outputs:
@@ -231,7 +231,7 @@ class ExportedModel:
 
 
 def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Paste a mask into a map of the image, bilinearly; 0 around the box.
+    """Paste a mask bilinearly into a map of the image, which is 0 outside the box.
 
     Args:
         mask: Probabilities (h, w) within the box.
@@ -245,7 +245,7 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple[int, ...]) -> np.n
 
 
 def _paste_weights(start: float, stop: float, length: int, cells: int) -> np.ndarray:
-    """(length, cells): of each pixel along one axis; none within a box without extent."""
+    """Weights (length, cells) of each pixel along one axis; all 0 for a box without extent."""
     centres = np.arange(length, dtype=np.float32) + 0.5
     with np.errstate(divide='ignore', invalid='ignore'):
         places = (centres - start) / (stop - start) * cells - 0.5
@@ -281,9 +281,9 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
 
 @functools.cache
 def _openvino_core() -> Any:
-    """One for the process.
+    """Return the one core of this process.
 
-    Where a second is deleted, the stack of signal handlers may be freed memory.
+    Deleting a second core may leave the signal handlers with a stack in freed memory.
     """
     import openvino
 

@@ -19,20 +19,20 @@ from cpvt_backbones.export.metadata import METADATA
 from .graphs import ExportGraph
 
 EXPORT_FORMATS = {'onnx': '.onnx', 'torch_export': '.pt2', 'aoti': '.pt2'}
-OPSET = 21  # of ONNX; the last before RoiAlign(22), which onnxruntime lacks
+OPSET = 21  # ONNX opset, the last before RoiAlign(22), which onnxruntime lacks
 
 OPSETS = (18, 21, 23)
 # torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every
 # stride, exceed 1.
 EXAMPLE = dict(batch=2, height=203, width=331)
-SIZES = {0: 'batch', 2: 'height', 3: 'width'}  # axes of the images that may have any size
+SIZES = {0: 'batch', 2: 'height', 3: 'width'}  # dynamic axes of the images
 DEFERRED = 'prefer_deferred_runtime_asserts_over_guards'  # option of torch.export from torch 2.9 on
 
 
 def record(graph: ExportGraph) -> ExportedProgram:
     """Record one program for any batch size and any H, W >= 1.
 
-    ``ValueError`` for a model that branches on a size; ``ImportError`` with a torch before 2.9.
+    Raises ``ValueError`` for a model that branches on a size, ``ImportError`` before torch 2.9.
     """
     if DEFERRED not in inspect.signature(torch.export.export).parameters:
         raise ImportError(f'an export needs torch 2.9 or newer, found torch {torch.__version__}')

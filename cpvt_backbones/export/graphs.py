@@ -1,4 +1,4 @@
-"""Models rewritten as graphs: a batch of images in, plain tensors out, no data-dependent shapes.
+"""Models as graphs: a batch of images in, plain tensors out, and no data-dependent shapes.
 
 One graph serves every batch size and image size, so no code here may branch on a size.
 """
@@ -19,9 +19,8 @@ from cpvt_backbones.layers import pad_to_multiple
 class Preprocess(nn.Module):
     """A toolbox's data preprocessor at test time: normalisation, then padding.
 
-    ``mean`` and ``std`` have one value a channel, in the model's order, which ``flip_channels``
-    makes of BGR. The right and the bottom are padded with ``pad_value`` to a multiple of
-    ``divisor``.
+    ``mean`` and ``std`` have one value for each channel, in the order that ``flip_channels`` makes
+    from BGR. The right and the bottom are padded with ``pad_value`` to a multiple of ``divisor``.
     """
 
     mean: Tensor
@@ -45,7 +44,7 @@ class Preprocess(nn.Module):
     def of(cls, preprocessor: Any) -> 'Preprocess':
         """Build from the data preprocessor of a toolbox's model.
 
-        ``ValueError`` for one that sets a fixed size.
+        Raises ``ValueError`` for a preprocessor that sets a fixed size.
         """
         settings = vars(preprocessor)
         test_cfg = settings.get('test_cfg') or {}
@@ -88,9 +87,9 @@ class ExportGraph(nn.Module):
     Args:
         model: The model; not changed.
         preprocess: Normalisation and padding of the toolbox; ``None`` for none.
-        pixels: Whether the graph normalises. It then takes uint8 images (B, in_channels, H, W), of
-            which three channels are BGR, as OpenCV reads them. Otherwise it takes normalised
-            float32 images.
+        pixels: Whether the graph normalises. It then takes uint8 images (B, in_channels, H, W);
+            three channels are BGR, as OpenCV reads them. Otherwise it takes normalised float32
+            images.
 
     Attributes:
         task: ``'features'``, ``'classification'``, ``'segmentation'`` or ``'detection'``.
@@ -109,7 +108,7 @@ class ExportGraph(nn.Module):
         self.model: Any = deepcopy(model).eval().requires_grad_(False)
         self.preprocess = (preprocess or Preprocess()).to(next(model.parameters()).device)
         self.pixels = pixels
-        self.in_channels: int = 3  # of other backbones
+        self.in_channels: int = 3  # for other backbones
         if isinstance(model, Backbone):
             self.model = model.fuse()
             self.in_channels = model.in_channels
@@ -119,7 +118,7 @@ class ExportGraph(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Plain data that runs the file: task, input, outputs, channels, mean and std."""
+        """Plain data needed to run the file: task, input, outputs, channels, mean and std."""
         return dict(
             task=self.task,
             input='pixels' if self.pixels else 'normalised',
@@ -222,7 +221,7 @@ class Scores(ExportGraph):
 class ClassMaps(ExportGraph):
     """Graph of a segmentor of mmsegmentation (``EncoderDecoder``).
 
-    Its output is ``class_map`` (B, H, W; int64), or ``logits`` (B, C, H, W).
+    The output is ``class_map`` (B, H, W; int64), or ``logits`` (B, C, H, W).
 
     Args:
         model: The segmentor.
@@ -270,8 +269,8 @@ class ClassMaps(ExportGraph):
 
 
 class _AdaptivePool(nn.Module):
-    """``nn.AdaptiveAvgPool2d`` for maps of any size in one graph: products with two matrices of
-    means.
+    """``nn.AdaptiveAvgPool2d`` for maps of any size in one graph, as products with two averaging
+    matrices.
     """
 
     def __init__(self, cells: int) -> None:
@@ -279,7 +278,7 @@ class _AdaptivePool(nn.Module):
         self.cells = torch.arange(cells)
 
     def means(self, length: int, like: Tensor) -> Tensor:
-        """(cells, length): a row has the shares of the places whose mean is its cell."""
+        """Averaging matrix (cells, length): a row has the weights of one cell."""
         cells = self.cells[:, None].to(like.device)
         place = torch.arange(length, device=like.device)
         count = len(self.cells)

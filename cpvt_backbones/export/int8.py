@@ -1,4 +1,4 @@
-"""int8 copies of ONNX files, and how often a copy agrees with its original.
+"""int8 copies of ONNX files, and agreement of a copy with its original.
 
 A copy is made for one runtime. For ONNX Runtime the inputs of matrix products are rounded by the
 range of each input ("dynamic"). For OpenVINO their ranges are measured on images beforehand
@@ -41,14 +41,14 @@ AGREEMENTS = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """What two files have in common on one image or several."""
+    """Agreement of two files on one or several images."""
 
     same: float
     total: float
 
     @property
     def share(self) -> float:
-        """Between 0 and 1; 1 where there is nothing to compare."""
+        """Share that agrees, in [0, 1]; 1 if there is nothing to compare."""
         return self.same / self.total if self.total else 1.0
 
 
@@ -61,14 +61,14 @@ def quantise(
 ) -> None:
     """Write an int8 copy of an ONNX file, by onnxruntime's quantisation.
 
-    Each output channel of a weight has a scale of its own. Weights take 7 bits: processors without
-    VNNI add pairs of products in 16 bits, which overflow with 8.
+    Each output channel of a weight has its own scale. Weights take 7 bits, because processors
+    without VNNI add pairs of products in 16 bits, which overflow with 8.
 
     Args:
         path: File of :func:`~cpvt_backbones.export.formats.export`, in float32.
         out: The copy.
-        runtime: ``'onnxruntime'`` or ``'openvino'``: where the copy is fast. The other one runs it
-            as well.
+        runtime: ``'onnxruntime'`` or ``'openvino'``, the runtime in which the copy is fast. It also
+            runs in the other one.
         calibration: For OpenVINO: inputs of the file, (B, C, H, W), see :func:`calibration_inputs`.
 
     Raises:
@@ -106,7 +106,7 @@ def quantise(
 
 
 def _products(model: 'onnx.ModelProto') -> list[str]:
-    """Names of the products of activations with weights; attention has products without."""
+    """Names of the products of activations with weights; products in attention have no weights."""
     weights = {one.name for one in model.graph.initializer}
     return [
         node.name
@@ -118,7 +118,7 @@ def _products(model: 'onnx.ModelProto') -> list[str]:
 def _dense_convolutions(model: 'onnx.ModelProto') -> list[str]:
     """Names of the convolutions in one group.
 
-    PEG has a group for each channel: rounding it costs accuracy.
+    PEG has one group for each channel, and rounding it costs accuracy.
     """
     weights = {one.name for one in model.graph.initializer}
     names = []
@@ -186,9 +186,10 @@ def _quantise_static(
 def split_images(
     images: Sequence[ImageInput],
 ) -> tuple[list[ImageInput], list[ImageInput]]:
-    """Every second image, at most ``MAX_CALIBRATION_IMAGES``, to calibrate; the others to compare.
+    """Split images into every second one, at most ``MAX_CALIBRATION_IMAGES``, for calibration and
+    the others for comparison.
 
-    The agreement on images of the calibration would be too high.
+    The agreement on calibration images would be too high.
     """
     images = list(each_image(images))
     calibration = list(range(1, len(images), 2))[:MAX_CALIBRATION_IMAGES]
@@ -199,7 +200,7 @@ def split_images(
 def calibration_inputs(model: ExportedModel, images: Sequence[ImageInput]) -> Iterator[np.ndarray]:
     """Inputs (1, C, H, W) of a file that takes pixels, at its scale.
 
-    Of an image that is run in tiles, the first tile.
+    An image that is run in tiles gives its first tile.
 
     Args:
         model: The file in float32.
@@ -230,7 +231,7 @@ def compare(
 
     Args:
         copy: The int8 file.
-        original: The float32 file. Both are of a detector, segmentor or classifier.
+        original: The float32 file. Both hold a detector, segmentor or classifier.
         images: Image files or arrays.
         score_thr: Minimum score of a box.
 
@@ -245,7 +246,7 @@ def compare(
 
 
 def total_of(agreements: Sequence[Agreement]) -> Agreement:
-    """Of all images: each pixel, box or image counts once."""
+    """Add up the agreement of all images; each pixel, box or image counts once."""
     return Agreement(sum(one.same for one in agreements), sum(one.total for one in agreements))
 
 
@@ -260,7 +261,7 @@ def _compare(found: Prediction, expected: Prediction) -> Agreement:
 
 
 def _count_matches(found: Prediction, expected: Prediction) -> int:
-    """Number of boxes with a partner: same class, IoU >= 0.5, each once, the best pairs first."""
+    """Number of box pairs with one class and IoU >= 0.5; each box is in one pair, best first."""
     overlaps = _overlaps(found['boxes'], expected['boxes'])
     same_class = np.array(found['labels'])[:, None] == np.array(expected['labels'])
     overlaps = np.where(same_class, overlaps, 0.0)

@@ -9,11 +9,11 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.value_range import ValueRange
 
-METADATA = 'cpvt_backbones'  # key of a file's metadata, which are JSON
+METADATA = 'cpvt_backbones'  # key of the metadata in a file; the value is JSON
 
 
 def read_metadata(entries: dict[str, Any], path: str) -> dict[str, Any]:
-    """The metadata among the entries of a file; ``ValueError`` if they are missing or damaged."""
+    """Read the metadata from a file's entries; ``ValueError`` if they are missing or damaged."""
     if not entries.get(METADATA):
         raise InputError(
             f'path must be a file that cpvt export wrote; {path!r} has no entry {METADATA!r}'

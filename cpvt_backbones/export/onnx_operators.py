@@ -1,5 +1,5 @@
-"""Translations to ONNX: non-maximum suppression, and attention as onnxruntime and OpenVINO run it
-fastest.
+"""Translations to ONNX: non-maximum suppression, and the attention that is fastest in onnxruntime
+and OpenVINO.
 """
 
 import math
@@ -42,10 +42,9 @@ def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
 def attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0
 ) -> Any:
-    """Attention as MultiHeadAttention of onnxruntime's domain: without a mask, no (T, S) matrix is
-    stored.
+    """Attention as onnxruntime's MultiHeadAttention, which stores no (T, S) matrix without a mask.
 
-    ONNX's own Attention stores it, and uses one thread a head (onnxruntime 1.32).
+    ONNX's own Attention stores it and uses one thread for each head (onnxruntime 1.32).
     """
     heads = query.shape[1]
     inputs = [

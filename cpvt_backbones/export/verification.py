@@ -40,9 +40,9 @@ class Comparison:
 
     Attributes:
         batch: Number of images.
-        height: Of the images, in px.
-        width: Of the images, in px.
-        measure: What was compared: ``'features'``, ``'logits, relative'``, ``'scores'``,
+        height: Height of the images in px.
+        width: Width of the images in px.
+        measure: Compared quantity: ``'features'``, ``'logits, relative'``, ``'scores'``,
             ``'share of pixels'`` (that differ) or ``'boxes, px'``.
         difference: Largest difference between the file and the model; for ``'share of pixels'`` the
             share itself.
@@ -67,22 +67,22 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The outcome in words."""
+        """Outcome in words."""
         if not self.agrees:
             return f'DIFFERS {self.problem}'.rstrip()
         return 'agrees' if self.compared else 'nothing was found, so nothing was compared'
 
 
 def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
-    """The prediction function of the original model, to compare a file with by :func:`verify`.
+    """Return the prediction function of the original model, for :func:`verify`.
 
     Args:
         graph: The graph that the file was written from.
-        predictor: Runs the model of the graph, by the toolbox's own code.
+        predictor: Runs the model of the graph with the toolbox's own code.
 
     Returns:
-        A function of images of one size, (H, W, in_channels) uint8. It returns what
-        :meth:`ExportedModel.predict` returns.
+        A function of images of one size, (H, W, in_channels) uint8, with the return value of
+        :meth:`ExportedModel.predict`.
     """
     if isinstance(graph, MaskQueries):
         return features_of(graph, LastPrediction(predictor.model))  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
 
 
 def features_of(graph: ExportGraph, backbone: torch.nn.Module) -> Reference:
-    """The feature extraction of a backbone, to compare a file with by :func:`verify`.
+    """Return the feature extraction of a backbone, for :func:`verify`.
 
     Args:
         graph: The graph that the file was written from.
@@ -210,7 +210,7 @@ def verify(
             yield Comparison(*case, np.inf, tolerance, 0, str(error))
             continue
         differences = [difference for difference, _ in results]
-        # All images of a batch have one size: the mean of their shares is that of their pixels.
+        # All images of a batch have one size, so the mean of shares is the share of all.
         difference = np.mean(differences) if kind == 'segmentation' else max(differences)
         count = sum(count for _, count in results)
         yield Comparison(*case, float(difference), tolerance, count)
@@ -234,7 +234,7 @@ def _batches(
 
 
 def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
-    """Noise of four scales, (H, W, C)."""
+    """Noise at four scales, (H, W, C)."""
     height, width, channels = shape
     layers = []
     for cell in (1, 8, 32, 128):
@@ -246,7 +246,7 @@ def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
 def _compare(kind: str, found: Prediction, expected: Prediction) -> tuple[float, int]:
     """Difference of two predictions, and the number of values or boxes.
 
-    ``ValueError`` if more than values differs.
+    Raises ``ValueError`` for other shapes, other boxes, or values that are not finite.
     """
     if kind == 'detection':
         return _compare_boxes(found, expected)

@@ -10,24 +10,24 @@
 | ``Prediction`` | dict; ``seg_map`` is an array or a path, see :class:`Inferencer` |
 | ``Scale`` | ``scale`` of :class:`Inferencer` |
 | ``Shard`` | (i, n): shard i, from 0, of n |
-| ``OnTiles`` | function of the number of tiles done and of all tiles of an image |
+| ``OnTiles`` | function of two numbers: the finished tiles and all tiles of an image |
 | ``Then`` | function of the index and the :class:`Result` of an image |
 
 The modules, in the order in which they work on an image:
 
-1. ``images`` finds the files, and reads one, upright, as (H, W, 3), uint8, BGR.
+1. ``images`` finds the files and reads one as (H, W, 3) uint8 BGR, with the EXIF rotation applied.
 2. ``windows`` opens a file that is larger than memory.
 3. ``sizes`` resizes the image to the size at which the model sees it.
-4. ``tiles`` cuts an image that is too large for one forward call. Later it blends class maps and
-   merges boxes.
-5. ``predictors`` runs the model on a batch, by its toolbox.
+4. ``tiles`` cuts an image that is too large for one forward call, and later blends its class maps
+   and merges its boxes.
+5. ``predictors`` runs the model on a batch through its toolbox.
 6. ``predictions`` turns the output into plain data, in px of the image.
 7. ``drawing`` draws the prediction on the image.
 8. ``queues`` bounds the images and results that wait between these steps.
-9. ``inferencer`` does 1 to 8 for any number of images, in threads and in bounded memory.
+9. ``inferencer`` does 1 to 8 for any number of images, in threads and bounded memory.
 10. ``outputs`` writes the files: a line of ``records.jsonl`` and a picture for each image, and
    ``predictions.json`` at the end.
-11. ``folders`` runs a folder: which images are left, locks, shards.
+11. ``folders`` runs a whole folder: images still to predict, locks, shards.
 """
 
 from cpvt_backbones.toolboxes import read_config

@@ -18,15 +18,15 @@ from .predictions import Prediction, decode_mask, resize_classes
 from .sizes import fit
 from .windows import no_class, read_map
 
-OPACITY = 0.6  # of a class's colour over the image
-MAX_PREVIEW_SIDE = 2048  # px; drawing costs far more a pixel than reading
-SHEET_SIDE = 480  # px, the longer side of an image of a sheet
-_CAPTION = 18  # px, height of a line of text of a sheet
-_GAP = 8  # px between images of a sheet
-LEGEND = 30  # letters of a legend have this part of the picture's mean side, or 12 px
+OPACITY = 0.6  # opacity of a class colour over the image
+MAX_PREVIEW_SIDE = 2048  # px; drawing a pixel costs far more than reading it
+SHEET_SIDE = 480  # px, the longer side of an image on a contact sheet
+_CAPTION = 18  # px, height of a text line on a contact sheet
+_GAP = 8  # px between images on a contact sheet
+LEGEND = 30  # legend letters: 1 / LEGEND of the picture's mean side, at least 12 px
 # Names of classes that are not drawn over the image.
 BACKGROUND = ('background', '_background_', 'bg', 'unlabelled', 'unlabeled', 'void')
-# RGB; each the farthest from those before it in CIELAB.
+# RGB; each colour is the farthest in CIELAB from the colours before it.
 _COLOURS = (
     'ff3333 00ff00 0033ff 00ccff 666600 ff99ff 00ffcc ffcc00 0066cc ff00ff ff9999 009900'
     ' ff0099 993366 990099 cc6600 339966 cccc66 9966ff 99cc00 006699 cc9966 993333 00cccc'
@@ -35,7 +35,7 @@ Colour = tuple[int, ...]
 
 
 class Style(Protocol):
-    """Task, names and palette of the classes, as of a :class:`.Predictor`."""
+    """Task, class names and palette, the attributes of a :class:`.Predictor` that drawing uses."""
 
     task: str
     classes: Sequence[str] | None
@@ -52,13 +52,13 @@ class ClassStyle:
 
 
 def distinct_colours(count: int) -> np.ndarray:
-    """RGB, (count, 3), uint8: any two of the first 24 differ clearly; then they repeat."""
+    """RGB colours (count, 3) uint8. Any two of the first 24 differ clearly; then they repeat."""
     table = np.array([list(bytes.fromhex(colour)) for colour in _COLOURS.split()], np.uint8)
     return table[np.arange(count) % len(table)]
 
 
 def class_colours(predictor: Style) -> np.ndarray:
-    """RGB of each class, (N, 3), uint8: the predictor's palette, else distinct colours."""
+    """RGB of each class (N, 3) uint8: the predictor's palette, or distinct colours without one."""
     palette = predictor.palette
     if palette is not None and not _is_random(palette):
         return np.array(palette, np.uint8)
@@ -66,7 +66,7 @@ def class_colours(predictor: Style) -> np.ndarray:
 
 
 def _is_random(palette: Sequence[Sequence[int]]) -> bool:
-    """True for the palette that mmseg draws for data sets without one, in which greens repeat."""
+    """True for mmseg's random palette of data sets without one, in which greens repeat."""
     return np.array_equal(palette, _drawn_palette(len(palette)))
 
 
@@ -78,8 +78,8 @@ def _drawn_palette(count: int) -> np.ndarray:
 def make_preview(image: Any) -> np.ndarray:
     """Copy an image to draw on as RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``.
 
-    Three channels are BGR. Of more, the first three are shown as RGB; of one or two, the first in
-    grey.
+    Three channels are BGR. If there are more, the first three are shown as RGB; if there are one or
+    two, the first is shown in grey.
     """
     if max(image.shape[:2]) > MAX_PREVIEW_SIDE:
         image = fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE))
@@ -96,14 +96,14 @@ def draw_prediction(
 ) -> np.ndarray:
     """Draw a prediction on the image.
 
-    Boxes have classes and scores; without ``scores``, as of labels, classes only. A text that would
-    cover that of a likelier box is left out. Each mask has a colour of its own. A class map has a
-    legend below it, which makes the picture higher; a class whose name is in ``BACKGROUND`` is not
-    coloured, and pixels without data are not. Each panoptic segment has a colour, a border and a
-    name, and an entry in a legend. An image's class is written on it.
+    Boxes show classes and scores; labels without ``scores`` show classes only. A text that would
+    cover the text of a box with a higher score is left out. Each mask has its own colour. A class
+    map gets a legend below it, which makes the picture higher. Classes named in ``BACKGROUND`` and
+    pixels without data are not coloured. Each panoptic segment has a colour, a border, a name and a
+    legend entry. A classifier's class is written on the image.
 
-    ``rgb`` (h, w, 3), from :func:`make_preview`, shows the image of ``size`` (width, height) px
-    that was predicted; it may be overwritten.
+    ``rgb`` (h, w, 3) comes from :func:`make_preview` and may be overwritten. ``size`` is the
+    (width, height) in px of the predicted image.
     """
     if predictor.task == 'panoptic':
         return _draw_segments(rgb, prediction)
@@ -119,7 +119,7 @@ def draw_prediction(
 
 
 def fit_to_sheet(rgb: np.ndarray) -> np.ndarray:
-    """Scale to a longer side of ``SHEET_SIDE``; small images show their pixels."""
+    """Scale to a longer side of ``SHEET_SIDE``; enlarged images keep hard pixel edges."""
     height, width = rgb.shape[:2]
     factor = SHEET_SIDE / max(height, width)
     size = max(1, round(width * factor)), max(1, round(height * factor))
@@ -231,7 +231,7 @@ def _draw_instances(
     boxes = (np.array(prediction['boxes']).reshape(-1, 4) * factors).tolist()
     for box, shade in zip(boxes, shades, strict=True):
         picture.draw_box(box, shade)
-    # No line of a box crosses a label. The likeliest boxes get their labels first.
+    # Box lines do not cross labels. Boxes with the highest scores get their labels first.
     scores = prediction['scores'] if 'scores' in prediction else [None] * len(boxes)
     for i in sorted(range(len(boxes)), key=lambda i: -(scores[i] or 0)):
         text = _label(labels[i], prediction['classes'][i], scores[i])
@@ -249,7 +249,7 @@ def _shade(colour: np.ndarray) -> Colour:
 
 
 def _ink(shade: Colour) -> Colour:
-    """Black or white, to write on a colour: by its luma."""
+    """Text colour on a background colour: black or white, chosen by its luma."""
     luma = 0.299 * shade[0] + 0.587 * shade[1] + 0.114 * shade[2]
     return (0, 0, 0) if luma > 127 else (255, 255, 255)
 
@@ -260,7 +260,7 @@ def label_font(size: float) -> ImageFont.FreeTypeFont:
 
 
 def can_draw(name: str) -> bool:
-    """True if :func:`label_font` has the letters of a name: not Chinese, Japanese or Devanagari.
+    """True if :func:`label_font` has the letters of a name; it lacks Chinese, Japanese, Devanagari.
 
     Pictures show other classes by their number.
     """
@@ -268,7 +268,7 @@ def can_draw(name: str) -> bool:
 
 
 def _font_file() -> str:
-    """The file of matplotlib, which mmengine requires. Pillow's own font has ASCII only."""
+    """Font file of matplotlib, which mmengine requires. Pillow's own font has ASCII only."""
     from matplotlib import get_data_path
 
     return os.path.join(get_data_path(), 'fonts', 'ttf', 'DejaVuSans.ttf')
@@ -281,10 +281,10 @@ def _letters() -> frozenset[int]:
     return frozenset(FT2Font(_font_file()).get_charmap())
 
 
-# Cached: the boxes of a folder have few different labels, and letters are the slowest to draw.
+# Cached, because boxes share few labels and drawing letters is the slowest step.
 @functools.lru_cache(maxsize=1024)
 def _write(size: float, text: str, shade: Colour) -> Image.Image:
-    """A text in letters of ``size`` px on a colour."""
+    """Draw a text in letters of ``size`` px on a background colour."""
     font = label_font(size)
     _, _, right, bottom = font.getbbox(text)
     written = Image.new('RGB', (math.ceil(right) + 1, math.ceil(bottom) + 1), shade)
@@ -293,7 +293,7 @@ def _write(size: float, text: str, shade: Colour) -> Image.Image:
 
 
 class _Canvas:
-    """A picture, and a font and lines that fit its size."""
+    """A picture with a font and a line width that fit its size."""
 
     def __init__(self, image: Image.Image) -> None:
         self.image = image
@@ -306,7 +306,7 @@ class _Canvas:
         self._draw.rectangle(tuple(box), outline=shade, width=line)
 
     def title_font(self, text: str) -> ImageFont.FreeTypeFont:
-        """Letters for the only text of a picture: twice those of a box, if the width holds it."""
+        """Font of a picture's only text: twice the size of box labels if the text fits."""
         size, width = 2 * self._font.size, self._font.getlength(text) / self._font.size
         return label_font(max(10, int(min(size, self.image.width / width))))
 
@@ -318,7 +318,7 @@ class _Canvas:
         *,
         font: ImageFont.FreeTypeFont | None = None,
     ) -> None:
-        """Write above a box, at its top or at its bottom: the first where no other text is."""
+        """Write above a box, at its top or at its bottom, at the first place without other text."""
         written = _write((font or self._font).size, text, shade)
         right, bottom = written.width - 1, written.height - 1
         left = round(max(0, min(box[0], self.image.width - right)))
@@ -332,7 +332,7 @@ class _Canvas:
     def add_legend(self, entries: Sequence[tuple[str, Colour]]) -> None:
         """Add a strip below the picture with the names of the first entries, in rows.
 
-        It is at most half as high as the picture. There is none if a name is too wide.
+        The strip is at most half as high as the picture. It is left out if a name is too wide.
         """
         width, height = self.image.size
         size = max(12, round((height * width) ** 0.5 / LEGEND))

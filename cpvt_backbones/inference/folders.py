@@ -44,7 +44,7 @@ from .panoptic import write_panoptic
 
 LOCK_FILE = '.lock'
 
-Shard = tuple[int, int]  # its number, from 0, and their count
+Shard = tuple[int, int]  # number of the shard, from 0, and count of shards
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Summary:
         boxes: Number of boxes in all images; ``None`` for other tasks and for merged shards.
         best: Highest score of a box in all images, in [0, 1], boxes below ``score_thr`` included;
             ``None`` without a box, for other tasks and for merged shards.
-        classes: Number of boxes of each class, or of a classifier's images, the most first. Empty
-            for class maps.
+        classes: Number of boxes, panoptic segments or classified images of each class, the largest
+            first. Empty for class maps.
     """
 
     predicted: int
@@ -95,22 +95,23 @@ def predict_to_folder(
 
     Args:
         inferencer: The model.
-        images: Image files, folders or patterns, one or a list, as for :func:`find_images`. A file
-            of a list may be missing: the summary has it among the failed. Images in ``pred/`` and
-            ``vis/`` of ``out_dir`` and of its shards are skipped, and listed in the summary.
+        images: Image files, folders or patterns, one or a list, as for :func:`find_images`. A
+            missing file of a list becomes a failed image of the summary. Images in ``pred/`` and
+            ``vis/`` of ``out_dir`` and of its shards are skipped and listed in the summary.
         out_dir: The folder; it is created if it is missing.
         score_thr: Minimum score of a box, in [0, 1].
         vis: Whether to draw each prediction on its image.
         overwrite: Whether to delete the output of earlier calls. No other file is deleted.
         progress: Whether to show a progress bar.
-        ann: COCO JSON that gives the images, by file name, and the categories, by name, their ids
-            in the output; ``None`` to count them.
-        shard: (i, n): predict shard i, from 0, of n, a part of the images, in a folder of its own
-            in ``out_dir``. Other processes predict the other shards at the same time.
+        ann: COCO JSON with the ids of images, by file name, and of categories, by name, for the
+            output; ``None`` to count them.
+        shard: (i, n) to predict part i, from 0, of n parts of the images, in a subfolder of
+            ``out_dir``. Other processes predict the other shards at the same time.
             :func:`merge_shards` merges their results.
 
     Returns:
-        What was predicted, found, skipped, and what failed and why.
+        The numbers of predicted and found images, the skipped inputs, and the failed images with
+        reasons.
 
     Raises:
         TypeError: An image is an array; :meth:`Inferencer.predict` takes these. Or ``inferencer``
@@ -197,7 +198,7 @@ def merge_shards(
 
 
 def shard_folder(folder: Path, shard: Shard) -> Path:
-    """Where a shard's output is; ``ValueError`` for a wrong shard."""
+    """Output folder of a shard; ``ValueError`` for a wrong shard."""
     if not 0 <= shard[0] < shard[1]:
         raise InputError(f'shard must be (i, n) with 0 <= i < n, got {shard!r}', argument='shard')
     return folder / f'shard-{shard[0]}-of-{shard[1]}'
@@ -215,9 +216,9 @@ def _output_folder(out_dir: str | os.PathLike[str]) -> Path:
 def _inputs(
     images: ImageInput | Sequence[ImageInput], folder: Path
 ) -> tuple[list[Path], list[str]]:
-    """The images to predict, and those that are outputs, wherever links lead.
+    """Split the inputs into images to predict and outputs of this folder, after following links.
 
-    Different paths of one file are one image.
+    Two spellings of one path are one image.
     """
     folders = [folder, *folder.glob('shard-*-of-*')]
     outputs = [Path(os.path.realpath(own / name)) for own in folders for name in IMAGE_FOLDERS]
@@ -241,7 +242,7 @@ def _inputs(
 
 
 def _describe(images: Sequence[Path]) -> str:
-    """A text that differs for other images."""
+    """Identify a list of images by its length and a digest of the paths."""
     names = '\n'.join(map(os.path.abspath, images))
     return f'{len(images)} images, {_digest(names)}'
 
@@ -251,7 +252,7 @@ def _digest(text: str) -> str:
 
 
 def _write_to(folder: Path, run: Callable[[], Summary]) -> Summary:
-    """Call a function that writes to a folder, which no other process does meanwhile."""
+    """Call a function that writes to a folder, while no other process writes to it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
@@ -271,7 +272,7 @@ def _write_to(folder: Path, run: Callable[[], Summary]) -> Summary:
 
 
 def _is_of(error: OSError, folder: Path) -> bool:
-    """True if an error is about the output folder: a full disk, or a file in it."""
+    """True if an error concerns the output folder: a full disk or a file in the folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is None:
         return True
     file = Path(os.path.abspath(os.fsdecode(error.filename)))
@@ -281,7 +282,7 @@ def _is_of(error: OSError, folder: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let no other run write to a folder."""
+    """Lock a folder against other runs."""
     lock = lock_file(folder / LOCK_FILE, warn=warn)
     try:
         yield
@@ -317,7 +318,7 @@ def _predict_images(
 
         options = dict(given, on_tiles=on_tiles, map_dir=folder / 'pred', then=write)
         for index, outcome in inferencer.stream(left, **options):
-            if isinstance(outcome, Result):  # of a failed image; else its record
+            if isinstance(outcome, Result):  # the image failed; else its record
                 failed[left[index]] = _reason(outcome.error)
             else:
                 records.add(left[index], **outcome)
@@ -366,7 +367,8 @@ def _reason(error: Exception | None) -> str:
 def _divide(images: Sequence[Path], shard: int, count: int) -> list[int]:
     """Indices of the images of a shard.
 
-    The largest come first, each to the shard with the fewest pixels so far.
+    The images are taken by size, the largest first. Each goes to the shard with the fewest pixels
+    so far.
     """
     with ThreadPoolExecutor() as pool:
         pixels = [prod(size or (1, 1)) for size in pool.map(image_size, images)]
@@ -379,7 +381,7 @@ def _divide(images: Sequence[Path], shard: int, count: int) -> list[int]:
 
 
 def _find_shards(folder: Path) -> list[Path]:
-    """The folders of all shards; ``ValueError`` for shards of two numbers, or if one is missing."""
+    """Folders of all shards; ``ValueError`` if a shard is missing or their counts differ."""
     counts = {path.name.rpartition('-')[2] for path in folder.glob('shard-*-of-*')}
     if len(counts) != 1 or not (number := counts.pop()).isdecimal():
         found = f'of {" and ".join(sorted(counts))} shards' if counts else 'of no shard'
@@ -403,7 +405,7 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
         _compare(shard, read_json(shard / RUN_FILE), settings)
     _compare(folder, settings, dict(settings, images=_describe(images)))
     _prepare(folder, dict(settings, shards=len(shards)), overwrite=False)
-    # A shard may have been given another spelling of the same paths.
+    # A shard may have got another spelling of the same paths.
     places = {os.path.abspath(image): place for place, image in enumerate(images)}
     listed: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
@@ -449,9 +451,9 @@ class _ShardResults(NamedTuple):
     """Contents of the JSON files of a shard."""
 
     images: list[dict[str, Any]]
-    categories: dict[Any, str]  # the name by id
+    categories: dict[Any, str]  # name by id
     entries: list[dict[str, Any]]
-    failed: dict[str, str]  # the reason by file name
+    failed: dict[str, str]  # reason by file name
 
 
 def _read_shard(shard: Path, places: Mapping[str, int]) -> _ShardResults:
@@ -459,7 +461,7 @@ def _read_shard(shard: Path, places: Mapping[str, int]) -> _ShardResults:
 
     Args:
         shard: Its folder.
-        places: Place of each image of all shards, by absolute path.
+        places: Index of each image of all shards, by absolute path.
 
     Raises:
         ValueError: A file is damaged, or names another image.
@@ -538,7 +540,7 @@ def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> 
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Refuse a folder that is not of an earlier run and whose files this run could replace."""
+    """Refuse a folder without an earlier run whose files this run could replace."""
     files = [file for name in IMAGE_FOLDERS for file in sorted(folder.glob(f'{name}/*'))]
     files += [folder / name for name in RESULT_FILES if os.path.lexists(folder / name)]
     if files:

@@ -1,4 +1,4 @@
-"""Finding image files, and reading one as the toolboxes do."""
+"""Finding image files and reading one in the toolboxes' format."""
 
 import glob
 import os
@@ -48,7 +48,7 @@ _BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
 
 
 class ImageError(InputError):
-    """Raised for an image that cannot be used; the message has its path or name, and the reason.
+    """Raised for an image that cannot be used; the message has its path or name and the reason.
 
     Args:
         source: Path or name of the image.
@@ -96,12 +96,12 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
 
 
 def find_unread(inputs: ImageInput | Sequence[ImageInput]) -> list[Path]:
-    """List the files of folders and patterns that are images of kinds which are not read.
+    """List image files of unsupported formats in folders and patterns.
 
     :func:`find_images` leaves them out.
 
     Args:
-        inputs: As there.
+        inputs: See :func:`find_images`.
 
     Returns:
         The files with one of ``UNREAD_SUFFIXES``, such as ``.heic`` and ``.dng``, sorted.
@@ -115,9 +115,9 @@ def find_unread(inputs: ImageInput | Sequence[ImageInput]) -> list[Path]:
 
 
 def each_image(inputs: ImageInput | Sequence[ImageInput]) -> Iterator[ImageInput]:
-    """Yield the images of :func:`find_images`, and of a list also files that do not exist.
+    """Yield the images of :func:`find_images`, including missing files named in a list.
 
-    These have an error of their own when they are read, as damaged files do.
+    A missing file gets an error when it is read, like a damaged file.
     """
     if isinstance(inputs, (str, os.PathLike)):
         yield from find_images(inputs)
@@ -131,7 +131,7 @@ def each_image(inputs: ImageInput | Sequence[ImageInput]) -> Iterator[ImageInput
 
 
 def _listed(inputs: ImageInput | Sequence[ImageInput]) -> Iterable[ImageInput]:
-    """One input, or an object that is none, such as an image of Pillow, as a list."""
+    """Wrap one input in a list, also an object of an unsupported type such as a PIL image."""
     if isinstance(inputs, (str, os.PathLike, np.ndarray)) or not isinstance(inputs, Iterable):
         return [inputs]
     return inputs
@@ -161,14 +161,14 @@ def _find_files(source: str | os.PathLike[str]) -> list[Path]:
 
 
 def about_unread(files: Sequence[Path]) -> str:
-    """Number and suffixes of image files of kinds that are not read, in words."""
+    """Describe image files of unsupported formats by number and suffixes."""
     suffixes = ', '.join(sorted({file.suffix.lower() for file in files}))
     count = f'{len(files)} {"file" if len(files) == 1 else "files"}'
     return f'{count} of kinds that are not read ({suffixes}): convert them to JPEG or PNG'
 
 
 def _candidates(path: Path) -> list[Path]:
-    """What is in a folder, or matches a pattern."""
+    """Content of a folder, or matches of a pattern."""
     if path.is_dir():
         return list(path.iterdir())
     if glob.has_magic(str(path)):
@@ -189,9 +189,9 @@ def _matches(pattern: Path) -> Iterator[Path]:
 
 
 def _folders_below(start: Path) -> Iterator[Path]:
-    """A folder and those below it, without hidden ones.
+    """A folder and its subfolders at any depth, without hidden ones.
 
-    Each comes once, by its own path rather than by a link: links may lead back to a folder above.
+    Each folder comes once, by its own path, because links may lead back to a parent folder.
     """
     seen = {os.path.realpath(start)}
     folders = [start]
@@ -215,7 +215,7 @@ def _folders_below(start: Path) -> Iterator[Path]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    """Subfolders in reverse order, without hidden ones; none of a folder that cannot be read."""
+    """Visible subfolders in reverse order; an unreadable folder has none."""
     if not os.access(folder, os.R_OK | os.X_OK):
         return []
     children = sorted(folder.iterdir(), reverse=True)
@@ -239,13 +239,13 @@ def read_image(
 ) -> np.ndarray:
     """Read one image in the toolboxes' format: (H, W, 3), uint8, BGR.
 
-    The rotation of EXIF is applied. Of several frames or pages the first is read. CMYK and palettes
-    are converted to RGB. Transparent pixels are blended on white. 16 bits are scaled to 8, so that
-    65535 becomes 255.
+    The EXIF rotation is applied. A file with several frames or pages gives its first one. CMYK and
+    palettes are converted to RGB. Transparent pixels are blended on white. 16 bits are scaled to 8,
+    so that 65535 becomes 255.
 
     Args:
         source: Image file, or an array (H, W), (H, W, 1), (H, W, 3: BGR) or (H, W, 4: BGRA), uint8
-            or uint16. An array that has the format already is returned unchanged.
+            or uint16. An array in the toolboxes' format is returned unchanged.
         name: Name for error messages; ``None`` for the path, or ``'array'``.
         read_limit: Maximum number of pixels of a file, in place of Pillow's own limit; ``None`` for
             no limit.
@@ -292,7 +292,7 @@ def read_image(
 
 
 def _no_image(source: object) -> str:
-    """Why an object is no image, and what an image of Pillow has to become."""
+    """Reason why an object is no image; for a PIL image, also how to convert it."""
     reason = f'a path or a numpy array is accepted, got {type(source).__name__}'
     if isinstance(source, Image.Image):
         reason += "; np.asarray(image.convert('RGB'))[..., ::-1] is the array, in BGR"
@@ -300,12 +300,12 @@ def _no_image(source: object) -> str:
 
 
 class Header(NamedTuple):
-    """What the header of a file says."""
+    """Header of an image file."""
 
-    width: int  # px, before EXIF's rotation
+    width: int  # px, before the EXIF rotation
     height: int
-    turned: bool  # EXIF's orientation is not the usual one
-    misread: str | None  # what Pillow decodes to wrong values, and rasterio to the right ones
+    turned: bool  # the EXIF orientation is not 1
+    misread: str | None  # reason why only rasterio decodes the right values
 
 
 def read_header(path: Path) -> Header | None:
@@ -320,7 +320,7 @@ def read_header(path: Path) -> Header | None:
 
 
 def image_size(source: ImageInput) -> tuple[int, int] | None:
-    """Read (width, height) of an image in px from its header, before EXIF's rotation.
+    """Read (width, height) of an image in px from its header, before the EXIF rotation.
 
     Args:
         source: Image file or array.
@@ -344,7 +344,7 @@ def image_size(source: ImageInput) -> tuple[int, int] | None:
 
 
 def file_problem(path: Path) -> str | None:
-    """Why a path is no file that can be read, if so."""
+    """Reason why a path is no readable file; ``None`` for a readable one."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -373,7 +373,7 @@ def file_stamp(source: ImageInput) -> list[int] | None:
 
 @contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    # Opened here, because Pillow transposes an image wrongly that it memory-maps by name.
+    # Opened here, because Pillow transposes an image that it memory-maps by name wrongly.
     with (
         path.open('rb') as file,
         _PillowSettings(),
@@ -385,7 +385,7 @@ def _open(path: Path) -> Iterator[Image.Image]:
 class _PillowSettings:
     """Disables Pillow's size limit and its tolerance of truncated files.
 
-    These settings are global. The first of the threads that read sets them, the last restores them.
+    These settings are global. The first reading thread sets them, and the last one restores them.
     """
 
     _lock = threading.Lock()
@@ -417,7 +417,7 @@ class _PillowSettings:
 
 
 def _misread_planes(image: Image.Image) -> str | None:
-    """Why Pillow decodes a TIFF of planes to wrong values, or not at all, if so."""
+    """Reason why Pillow fails on a TIFF stored in planes; ``None`` if Pillow decodes it."""
     tags = getattr(image, 'tag_v2', {})
     bits = tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,))
     is_packed = tags.get(TiffImagePlugin.COMPRESSION, 1) != 1
@@ -428,7 +428,7 @@ def _misread_planes(image: Image.Image) -> str | None:
 
 
 def misread(image: Image.Image) -> str | None:
-    """Why Pillow decodes a TIFF to wrong values, without an error, if so."""
+    """Reason why Pillow silently decodes a TIFF to wrong values; ``None`` if it does not."""
     tags = getattr(image, 'tag_v2', {})
     if _is_sixteen(image) and tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == 0:
         return '16 bits in which 0 is white (WhiteIsZero) are not accepted; save it as BlackIsZero'
@@ -466,18 +466,18 @@ def _is_sixteen(image: Image.Image) -> bool:
 
 
 def keeps_to_twelve_bits(source: ImageInput, pixels: np.ndarray) -> bool:
-    """True if an image of 16 bits has no value above 4095: it is nearly black at the full range.
+    """True if a 16-bit image has no value above 4095, so that it is nearly black at full range.
 
     Args:
         source: Image file or array.
-        pixels: What :func:`read_image` made of it.
+        pixels: The image from :func:`read_image`.
     """
     if not 0 < pixels.max() <= to_8_bits(np.asarray(4095)):
         return False
     if isinstance(source, np.ndarray):
         return source.dtype.itemsize == 2
     with _open(local_path(source)) as image:
-        # Pillow decodes colours of 16 bits to 8, and its tiles alone tell.
+        # Pillow decodes 16-bit colours to 8 bits; only its tiles show the original depth.
         return _is_sixteen(image) or ';16' in str(getattr(image, 'tile', ''))
 
 
@@ -495,18 +495,18 @@ def _from_array(array: np.ndarray, name: str) -> np.ndarray:
         raise ImageError(name, f'uint8 and uint16 are accepted, got {array.dtype}{fault}{advice}')
     if array.dtype.itemsize == 2:
         array = to_8_bits(array)
-    array = np.atleast_3d(np.asarray(array))  # np.matrix has two axes whatever is asked for
+    array = np.atleast_3d(np.asarray(array))  # np.matrix always has two axes
     if array.shape[2] == 1:
         return np.repeat(array, 3, axis=2)
     return array if array.shape[2] == 3 else blend_on_white(array[..., :3], array[..., 3:])
 
 
 def blend_on_white(colours: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Blend (..., 3) on white by ``alpha``, (..., 1); all uint8, rounded."""
+    """Blend colours (..., 3) on white by ``alpha`` (..., 1), all uint8, with rounding."""
     opacity = alpha.astype(np.uint16)
     return ((colours * opacity + 255 * (255 - opacity) + 127) // 255).astype(np.uint8)
 
 
 def to_8_bits(array: np.ndarray) -> np.ndarray:
-    """Convert uint16 to uint8: 65535 becomes 255; rounded."""
+    """Scale uint16 to uint8 with rounding, so that 65535 becomes 255."""
     return ((array.astype(np.uint32) + 128) // 257).astype(np.uint8)

@@ -1,6 +1,6 @@
 """One inferencer for detectors, segmentors and classifiers, for images of any size.
 
-Images are read, run in batches of one size, and finished, side by side and in bounded memory.
+Reading, batches of images of one size, and post-processing run side by side in bounded memory.
 """
 
 import logging
@@ -53,12 +53,12 @@ class Result:
 
     Attributes:
         name: Path of the image; ``'array 3'`` for an array, with its index among the inputs.
-        size: (width, height) of the image in px, after EXIF's rotation; ``None`` if it could not be
-            read.
+        size: (width, height) of the image in px, after the EXIF rotation; ``None`` if it could not
+            be read.
         prediction: The prediction as plain data, see :class:`Inferencer`; ``None`` after an error.
-        picture: The image with the prediction drawn on it, (h, w, 3) uint8, RGB, with sides of at
-            most 2048 px, and below it the legend of a class map; ``None`` unless ``vis`` is true.
-        error: An :class:`ImageError`, or what the model raised; ``None`` if there is a prediction.
+        picture: The image with the prediction drawn on it, (h, w, 3) uint8, RGB. Its sides are at
+            most 2048 px, without the legend below a class map. ``None`` unless ``vis`` is true.
+        error: An :class:`ImageError`, or the model's exception; ``None`` if there is a prediction.
         stamp: [size in bytes, time of modification in ns] of the file before it was read; ``None``
             for an array.
         best: Highest score of a box, in [0, 1], boxes below ``score_thr`` included; ``None``
@@ -120,11 +120,11 @@ class Inferencer(FromCheckpoint):
     | a float | the image's own size times this factor |
     | (width, height) | the largest size within these px that keeps the shape of the image |
 
-    Of (width, height), the larger number is for the longer side, as in the toolboxes' Resize.
-    ``None`` has an exception, for images of more than ``max_pixels`` and a detector or segmentor
-    with a test scale, whose :class:`GoodSizes` are known. Such an image is scaled so that its
-    objects have the size of those of the test images at the test scale. It is never enlarged, and
-    it is cut into tiles if it still has more than ``max_pixels``.
+    The larger number of (width, height) applies to the longer side, as in the toolboxes' Resize.
+    ``None`` has an exception for images of more than ``max_pixels``, if a detector or segmentor has
+    a test scale and known :class:`GoodSizes`. Such an image is scaled so that its objects have the
+    same size as objects of the test images at the test scale. It is never enlarged, and it is cut
+    into tiles if it still has more than ``max_pixels``.
 
     Args:
         cfg: Config of the model: the path of its file, or what :func:`read_config` returns; not
@@ -134,12 +134,13 @@ class Inferencer(FromCheckpoint):
         dtype: Type of the computation: ``'float32'``, ``'bfloat16'``, ``'float16'``, or ``'auto'``
             for bfloat16 where the device is faster in it. Some layers stay in float32, see
             :func:`reduce_precision`.
-        scale: Size at which the model sees an image, one of the table above.
+        scale: Size at which the model sees an image; the table above lists the values.
         long_side: The longer side in px at which the model sees an image, in place of ``scale``.
         batch_size: Maximum number of images in one forward call.
         max_pixels: Maximum number of pixels in one forward call, all images together.
         tile_size: Side of a tile in px.
-        overlap: Minimum number of px that neighbouring tiles share. Objects should be smaller.
+        overlap: Minimum number of px that neighbouring tiles share. It should exceed the size of
+            the objects.
         read_limit: Maximum number of pixels of a file that is decoded as a whole; ``None`` for no
             limit. A larger TIFF is read by windows.
         predictor: A :class:`Predictor` that runs the batches, such as an :class:`ExportedModel`, in
@@ -153,11 +154,11 @@ class Inferencer(FromCheckpoint):
     Attributes:
         predictor: The :class:`Predictor` that runs the batches; it has the names of the classes.
         sizing: Resizes an image; ``str(sizing)`` says which scale is used and why.
-        value_range: :class:`ValueRange` by which files are read, of a model trained with
-            :class:`LoadRange`; else ``None``. Arrays then have the type of the training files, and
+        value_range: :class:`ValueRange` that files are read with, if the model was trained with
+            :class:`LoadRange`; else ``None``. Arrays then need the type of the training files, and
             all their bands if bands were chosen.
-        outside: Number of images so far that were outside the model's good sizes. The first one is
-            logged as a warning.
+        outside: Number of images so far outside the model's good sizes. The first one is logged as
+            a warning.
 
     Examples:
         >>> import numpy as np
@@ -236,7 +237,8 @@ class Inferencer(FromCheckpoint):
 
         Args:
             image: Path of an image file, or an array (H, W, 3), uint8, in BGR; see
-                :func:`read_image`. Of a PIL image: ``np.asarray(image.convert('RGB'))[..., ::-1]``.
+                :func:`read_image`. Convert a PIL image by
+                ``np.asarray(image.convert('RGB'))[..., ::-1]``.
             score_thr: Minimum score of a box, in [0, 1].
             vis: Whether to draw the prediction on the image.
 
@@ -247,7 +249,7 @@ class Inferencer(FromCheckpoint):
         Raises:
             ImageError: The image cannot be read, or is too large for a classifier.
             ValueError: ``score_thr`` is outside [0, 1].
-            Exception: The model raised it on this image.
+            Exception: Any exception of the model on this image.
         """
         if isinstance(image, (list, tuple)):
             raise InputTypeError(
@@ -271,9 +273,9 @@ class Inferencer(FromCheckpoint):
         score_thr: float = 0.3,
         vis: bool = False,
     ) -> list[Result]:
-        """Predict on several images, and return all results at once.
+        """Predict on several images and return all results at once.
 
-        An image that cannot be read, or fails in the model, does not end the others: its
+        An image that cannot be read or fails in the model does not stop the others; its
         :class:`Result` has the error.
 
         Args:
@@ -298,13 +300,13 @@ class Inferencer(FromCheckpoint):
         map_dir: str | os.PathLike[str] | None = None,
         then: Then = lambda _, result: result,
     ) -> Iterator[tuple[int, Any]]:
-        """Predict on any number of images in bounded memory, and yield each result as soon as it is
-        there.
+        """Predict on any number of images in bounded memory and yield each result when it is
+        finished.
 
-        Reading, forward calls, post-processing and drawing run side by side. Results and
-        their order are those of one step after the other. The order is not that of the images:
-        images of one size are collected for a batch. After an interruption, the results of finished
-        forward calls are still yielded.
+        Reading, forward calls, post-processing and drawing run side by side. Results and their
+        order are the same as without threads. The order differs from the order of the images,
+        because images of one size are collected for a batch. After an interruption, the results of
+        finished forward calls are still yielded.
 
         Args:
             images: Image files, folders, patterns or arrays, one or a list, as for
@@ -313,11 +315,11 @@ class Inferencer(FromCheckpoint):
             vis: Whether to draw each prediction on its image.
             on_tiles: Called after each batch of tiles, with the number of tiles done and their
                 total.
-            map_dir: Folder for class maps that are written as TIFF: those of images read by
-                windows, and those of files that have a place on the ground. With ``None`` only the
-                former are written, to the folder of temporary files.
-            then: Called in a thread with the index and the :class:`Result` of each image. Its value
-                is yielded in place of the result.
+            map_dir: Folder for class maps written as TIFF, which are the maps of images read by
+                windows and of georeferenced files. With ``None``, only maps of images read by
+                windows are written, to the folder of temporary files.
+            then: Called in a thread with the index and the :class:`Result` of each image. Its
+                return value is yielded in place of the result.
 
         Yields:
             The index among ``images`` and the :class:`Result` of each image, batch by batch.
@@ -349,7 +351,7 @@ class Inferencer(FromCheckpoint):
         """Read and scale an image, in a thread."""
         name = str(source) if isinstance(source, (str, os.PathLike)) else f'array {index}'
         try:
-            stamp = file_stamp(source)  # before reading: a later change of the file is noticed
+            stamp = file_stamp(source)  # before reading, so that a later change is noticed
             image = open_image(
                 source, name=name, read_limit=self.read_limit, value_range=self.value_range
             )
@@ -382,7 +384,7 @@ class Inferencer(FromCheckpoint):
     def _outputs(
         self, images: Iterator[LoadedImage], run: Run
     ) -> Iterator[tuple[LoadedImage, Any]]:
-        """Run the model: each image and its output, or the error."""
+        """Run the model on a batch; returns each image with its output or its error."""
         buckets = ShapeBuckets(self.bounds)
         for loaded in images:
             if loaded.error:
@@ -450,7 +452,7 @@ def _read_ahead(
 
 
 def _run_or_split(run: Run, batch: list[LoadedImage]) -> Iterator[tuple[LoadedImage, Any]]:
-    """Run a batch, and after an error each of its images: one failure must not abort the rest."""
+    """Run a batch; after an error run its images one by one, so that the others are predicted."""
     try:
         outputs = run(batch)
     except Exception as error:

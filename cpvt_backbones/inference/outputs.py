@@ -1,4 +1,4 @@
-"""What a run writes to its folder: records of finished images, class maps, pictures, JSON files."""
+"""Files of an output folder: records of finished images, class maps, pictures and JSON files."""
 
 import json
 import logging
@@ -29,12 +29,12 @@ RESULT_FILES = ('predictions.json', 'images.json', 'failed.json')
 CSV_FILE = 'predictions.csv'
 OPTIONAL_FILES = (CSV_FILE, PANOPTIC_FILE)
 IMAGE_FOLDERS = ('pred', 'vis')
-_PARTS = f'.*.{"[0-9a-f]" * 8}.part'  # atomic_write's, of a run that was killed
+_PARTS = f'.*.{"[0-9a-f]" * 8}.part'  # temporary files of atomic_write after a kill
 
 
 @dataclass(frozen=True)
 class Ids:
-    """Numbers of images and classes in the JSON files."""
+    """Ids of images and classes in the JSON files."""
 
     images: dict[Path, Any]
     categories: dict[int, Any]  # by label
@@ -98,7 +98,7 @@ class Records:
     def take_name(self, image: Path) -> str:
         """Return the name of an image's outputs.
 
-        It is that of its record, else its stem, numbered if taken.
+        It is the name in its record, or else its stem, with a number if that is taken.
         """
         if known := self._records.get(os.path.abspath(image)):
             return known['name']
@@ -144,11 +144,11 @@ def _parse_record(line: bytes) -> dict[str, Any] | None:
 
 
 def write_outputs(folder: Path, name: str, result: Result) -> dict[str, Any]:
-    """Write the class map and the picture of an image; return its record, for :class:`Records`."""
+    """Write the class map and the picture of an image; return values for :meth:`Records.add`."""
     assert result.prediction is not None and result.size is not None
     prediction, outputs = dict(result.prediction), []
     seg_map = prediction.get('seg_map')
-    if isinstance(seg_map, Path):  # written already, under another name
+    if isinstance(seg_map, Path):  # already written under another name
         outputs.append(f'pred/{name}.tif')
         flush_to_disk(seg_map)
         os.replace(seg_map, folder / outputs[-1])
@@ -180,22 +180,22 @@ def write_outputs(folder: Path, name: str, result: Result) -> dict[str, Any]:
 
 def _save(pixels: np.ndarray, path: Path, *options: int) -> None:
     """Write an image in the format of the path's suffix; ``options`` are OpenCV's."""
-    # By OpenCV, because Pillow stops Python's other threads, and the model's, while it encodes.
-    # Encoded in memory: a full disk would cut a JPEG short.
+    # OpenCV, because Pillow blocks Python's other threads, also the model's, while it encodes.
+    # Encoded in memory, because a full disk would cut a JPEG short.
     _, encoded = cv2.imencode(path.suffix, pixels, options)
     with atomic_write(path) as file:
         file.write(encoded.data)
 
 
 def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
-    """The ids that a COCO JSON gives images, by file name, and classes, by name.
+    """Read ids of images, by file name, and of classes, by name, from a COCO JSON.
 
     A file name may be spelt in another case, or with accents in another Unicode form, if one entry
     alone agrees.
 
     Raises:
-        ValueError: The file cannot be read, or lacks an image or a class. A name or an id stands in
-            it twice. Two images have the same entry, or two classes the same name.
+        ValueError: The file cannot be read, or lacks an image or a class. It has a name or an id
+            twice. Two images have the same entry, or two classes the same name.
     """
     try:
         content = json.loads(ann.read_bytes())
@@ -215,7 +215,7 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
     found: dict[Path, Any] = {}
     owners: dict[str | None, Path] = {}
     for image in images:
-        # A file name may have folders: the longest end of the path that is one.
+        # A file name may include folders, so the longest matching end of the path is taken.
         ends = ['/'.join(image.parts[i:]) for i in range(len(image.parts))]
         alike = [spellings.find(end) for end in ends]
         known = next((end for end in (*ends, *alike) if end in names), None)
@@ -253,9 +253,9 @@ def write_json_files(
     *,
     num_things: int | None = None,
 ) -> None:
-    """Write the JSON files of all predictions; delete what a killed run has left unfinished.
+    """Write the JSON files of all predictions; delete unfinished files of killed runs.
 
-    ``num_things`` is the number of classes of objects of a panoptic segmentor.
+    ``num_things`` is the number of object classes of a panoptic segmentor.
     """
     listed, entries = [], []
     for image in images:
@@ -282,7 +282,7 @@ def coco_entries(
 ) -> list[dict[str, Any]]:
     """Convert the prediction of one image to entries of ``predictions.json``.
 
-    ``kinds`` has the id of each label; by default it is the label.
+    ``kinds`` maps labels to category ids; by default an id is the label.
     """
     if 'segments' in prediction:
         return [annotation_of(image_id, prediction, kinds)]
@@ -322,8 +322,8 @@ def write_list(path: Path, entries: list[dict[str, Any]]) -> None:
 def write_csv(folder: Path) -> Path:
     """Write ``predictions.csv`` from the JSON files of a folder; returns its path.
 
-    A row is a box in px, the class of an image, a panoptic segment with its pixels, or a class of a
-    class map with its pixels. An image without boxes has no row.
+    A row is a box in px, the class of an image, a panoptic segment with its pixel count, or a class
+    of a class map with its pixel count. An image without boxes has no row.
     """
     listing = json.loads((folder / 'images.json').read_bytes())
     files = {image['id']: image['file_name'] for image in listing['images']}
@@ -354,7 +354,7 @@ def write_csv(folder: Path) -> Path:
 
 
 def _count_pixels(file: Path) -> list[tuple[int, int]]:
-    """Each class of a class map and its pixels, without those of no class."""
+    """Pixel count of each class of a class map; pixels of no class are not counted."""
     counts: Counter[int] = Counter()
     for classes in _blocks_of(file):
         own = np.bincount(classes[classes != no_class(classes.dtype)])
@@ -363,7 +363,7 @@ def _count_pixels(file: Path) -> list[tuple[int, int]]:
 
 
 def _blocks_of(file: Path) -> Iterator[np.ndarray]:
-    """A class map; a TIFF, which may be larger than the memory, in its blocks."""
+    """Read a class map; a TIFF comes in blocks, because it may exceed the memory."""
     if file.suffix != '.tif':
         classes = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
         if classes is None:
@@ -381,10 +381,10 @@ def _blocks_of(file: Path) -> Iterator[np.ndarray]:
 
 
 def delete_outputs(folder: Path) -> None:
-    """Delete what earlier runs wrote, and no other file."""
+    """Delete the files of earlier runs and no others."""
     for _, record in _parse_records(folder / RECORDS_FILE):
         for output in record['files'] if record else ():
-            # Only a file of the two folders, whatever the record says.
+            # A record may name any path; only files of the two folders are deleted.
             place, _, name = output.partition('/')
             if place in IMAGE_FOLDERS and name and Path(name).name == name:
                 _unlink(folder / place / name)

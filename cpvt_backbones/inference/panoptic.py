@@ -1,4 +1,4 @@
-"""Panoptic segments: as plain data, as a PNG of ids, and in COCO's panoptic JSON."""
+"""Panoptic segments as plain data, as a PNG of ids and as COCO's panoptic JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ PANOPTIC_FILE = 'panoptic.json'
 
 
 def segments_of(found: np.ndarray, classes: Sequence[str] | None) -> dict[str, Any]:
-    """A panoptic prediction as plain data.
+    """Convert a panoptic prediction to plain data.
 
     Args:
         found: mmdet's ids (H, W): class + 1000 * instance, or -1 for no segment.
         classes: Names of the classes.
 
     Returns:
-        ``panoptic``, the id of the segment of each pixel (H, W) uint32, 0 for none; and
-        ``segments``, dicts with ``id``, ``label``, ``class``, ``area`` in px and ``bbox`` (left,
-        top, width, height).
+        ``panoptic`` (H, W; uint32) is the segment id of each pixel, 0 for none. ``segments`` are
+        dicts with ``id``, ``label``, ``class``, ``area`` in px and ``bbox`` (left, top, width,
+        height).
     """
     values, places = np.unique(found, return_inverse=True)
     ids = np.cumsum(values >= 0) * (values >= 0)  # 1, 2, ... in the order of mmdet's ids
@@ -49,19 +49,19 @@ def segments_of(found: np.ndarray, classes: Sequence[str] | None) -> dict[str, A
 
 
 def encode_ids(panoptic: np.ndarray) -> np.ndarray:
-    """Ids (H, W) as COCO's colours (H, W, 3) uint8, RGB: R + 256 G + 256^2 B."""
+    """Encode ids (H, W) as COCO's colours (H, W, 3) uint8 RGB: id = R + 256 G + 256^2 B."""
     return np.stack([panoptic >> shift & 255 for shift in (0, 8, 16)], axis=-1).astype(np.uint8)
 
 
 def annotation_of(
     image_id: Any, prediction: Mapping[str, Any], kinds: Mapping[int, Any] | None = None
 ) -> dict[str, Any]:
-    """The entry of an image in COCO's panoptic format.
+    """Build the entry of an image in COCO's panoptic format.
 
     Args:
         image_id: Id of the image.
-        prediction: ``segments``, and in ``panoptic`` the path of the PNG in the folder.
-        kinds: Id of the category of each label; the label itself by default.
+        prediction: Prediction with ``segments``, and with the PNG's path in ``panoptic``.
+        kinds: Category id of each label; the label itself by default.
     """
     segments = [
         dict(

@@ -1,4 +1,4 @@
-"""From the output of a model, for whole images or tiles, to a prediction as plain data."""
+"""Conversion of model outputs, of whole images or tiles, to predictions as plain data."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from .tiles import (
 )
 from .windows import Scene, no_class
 
-MASK_PIXELS = 2**32 - 1  # of pycocotools, which counts in uint32
+MASK_PIXELS = 2**32 - 1  # limit of pycocotools, which counts in uint32
 
 Prediction = dict[str, Any]
 Rle = dict[str, Any]  # an instance mask as COCO's run lengths, plain data: size, counts
@@ -44,12 +44,12 @@ class LoadedImage:
     index: int  # among the inputs
     name: str
     size: tuple[int, int]  # width and height in px, before scaling
-    image: Any  # (h, w, 3), scaled: an array; if it has to be tiled maybe read by windows
+    image: Any  # (h, w, 3), scaled; an array, or read by windows if it is tiled
     preview: np.ndarray | None = None  # to draw on
-    stamp: list[int] | None = None  # of its file, before reading
-    error: Exception | None = None  # why there is none
-    file: Scene | None = None  # of a TIFF or JPEG 2000
-    map_path: Path | None = None  # where its class map goes, if that is written at once
+    stamp: list[int] | None = None  # file_stamp() before reading
+    error: Exception | None = None  # why it could not be read
+    file: Scene | None = None  # the open TIFF or JPEG 2000 file
+    map_path: Path | None = None  # destination of a class map that is written in blocks
     dark: bool = False  # see keeps_to_twelve_bits
 
     @property
@@ -73,7 +73,7 @@ def run_batch(
 ) -> list[Any]:
     """Run the model on images of equal size, in tiles if they need it.
 
-    Each output is for :func:`finish_prediction`.
+    :func:`finish_prediction` takes each output.
     """
     if batch[0].pixels > bounds.max_pixels:
         return [predict_tiled(predictor, batch[0], score_thr, bounds, on_tiles)]
@@ -86,9 +86,9 @@ def run_batch(
 def finish_prediction(
     predictor: Predictor, output: Any, loaded: LoadedImage, score_thr: float, bounds: Bounds
 ) -> tuple[Prediction, float | None]:
-    """The prediction from an output of :func:`run_batch`, and a detector's highest score.
+    """Convert an output of :func:`run_batch` to a prediction and a detector's highest score.
 
-    The score is that of the best box, below ``score_thr`` too; ``None`` without boxes.
+    The score may be below ``score_thr``; it is ``None`` without boxes.
     ``ValueError`` for NaN and infinite values.
     """
     if loaded.pixels > bounds.max_pixels:  # predict_tiled has finished it
@@ -112,10 +112,10 @@ def predict_tiled(
     bounds: Bounds,
     on_tiles: OnTiles | None,
 ) -> tuple[Prediction, float | None]:
-    """Predict on one image in overlapping tiles, with the results of :func:`finish_prediction`.
+    """Predict on one image in overlapping tiles; the results are as in :func:`finish_prediction`.
 
-    Raise ``ImageError`` for a classifier, and for panoptic segments: a segment of one tile and its
-    continuation in the next would be two.
+    Raise ``ImageError`` for a classifier. Also for panoptic segments, because the two parts of a
+    segment in neighbouring tiles would become two segments.
     """
     if predictor.task in ('classification', 'panoptic'):
         too_large = f'{loaded.pixels} pixels, more than max_pixels={bounds.max_pixels}'
@@ -131,7 +131,7 @@ def predict_tiled(
         predictor.predict, loaded.image, list(product(grid.rows, grid.columns)), bounds, on_tiles
     ):
         if 'masks' in output:
-            _check_mask_size(loaded)  # at the first tile, and not after the last
+            _check_mask_size(loaded)  # before the first tile instead of after the last
         part = _select(output, loaded, score_thr, left=columns[0], top=rows[0])
         parts.append(part)
         tile = (columns[0], rows[0], columns[1], rows[1])
@@ -198,8 +198,8 @@ def _highest(outputs: list[dict[str, Any]]) -> float | None:
 
 
 def _to_classes(predictor: Predictor, logits: Tensor) -> np.ndarray:
-    # The maximum is NaN if any logit is. A model may exclude a class by -inf. NumPy's, because
-    # torch would start a team of threads in each thread that comes here.
+    # The maximum is NaN if any logit is NaN. A model may exclude a class by -inf. NumPy, because
+    # torch would start a pool of threads in each calling thread.
     values: Any = logits.detach().float().numpy() if logits.device.type == 'cpu' else logits
     _check_finite(logits=float(values.max()))
     dtype = np.uint8 if len(logits) <= 255 else np.uint16
@@ -210,7 +210,7 @@ def _segmentation(
     predictor: Predictor, logits: Tensor, loaded: LoadedImage, bounds: Bounds
 ) -> Prediction:
     width, height = loaded.size
-    step = max(1, bounds.max_pixels // width)  # so many rows of resized logits are held at a time
+    step = max(1, bounds.max_pixels // width)  # rows of resized logits in memory at a time
 
     def blocks() -> Iterator[Block]:
         for top in range(0, height, step):
@@ -241,7 +241,7 @@ def _class_map(blocks: Iterator[Block], loaded: LoadedImage) -> Prediction:
 
 
 def _without_missing(blocks: Iterator[Block], file: Scene) -> Iterator[Block]:
-    """Blocks of a class map of the file's size; pixels without data are of no class."""
+    """Mark pixels without data in the blocks of a class map of the file's size as of no class."""
     for rows, columns, classes in blocks:
         missing = file.missing(rows, columns) if classes.size else None
         if missing is not None and missing.any():
@@ -253,9 +253,9 @@ def _without_missing(blocks: Iterator[Block], file: Scene) -> Iterator[Block]:
 def _resize_blocks(
     blocks: Iterator[Block], shape: tuple[int, int], size: tuple[int, int]
 ) -> Iterator[Block]:
-    """Resize the blocks of a class map of ``shape`` to one of ``size``, (width, height).
+    """Resize the blocks of a class map of ``shape`` to ``size`` (width, height).
 
-    Values are those of :func:`resize_classes`.
+    Values equal :func:`resize_classes` on the whole map.
     """
     if shape == size[::-1]:
         yield from blocks
@@ -269,14 +269,14 @@ def _resize_blocks(
 
 
 def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """Resize a map of classes or ids: each pixel takes that of the nearest centre."""
+    """Resize a map of classes or ids; each pixel takes the value with the nearest centre."""
     if seg_map.shape == (height, width):
         return seg_map
     return seg_map[_nearest(seg_map.shape[0], height)][:, _nearest(seg_map.shape[1], width)]
 
 
 def _nearest(length: int, resized: int) -> np.ndarray:
-    # In integers. OpenCV's INTER_NEAREST_EXACT overflows above 32,767 px.
+    # In integers, because OpenCV's INTER_NEAREST_EXACT overflows above 32,767 px.
     return (2 * np.arange(resized) + 1) * length // (2 * resized)
 
 
@@ -323,20 +323,20 @@ def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
 
 @dataclass
 class _Found:
-    """Boxes of an image, in px of it as the model takes it, and what belongs to each."""
+    """Boxes of an image in px of the model's input, with their scores, labels and masks."""
 
     boxes: np.ndarray  # (N, 4), x1, y1, x2, y2
     scores: np.ndarray  # (N,)
     labels: np.ndarray  # (N,)
-    masks: list[Rle] | None  # of the image before scaling; None: the detector has none
+    masks: list[Rle] | None  # in px of the image before scaling; None without a mask head
 
 
 def _select(
     output: Any, loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0
 ) -> _Found:
-    """Select the boxes of at least ``score_thr``.
+    """Select the boxes with a score of at least ``score_thr``.
 
-    Move them from a tile at (left, top) to its image.
+    Boxes of a tile at (left, top) are moved to their place in the image.
     """
     _check_finite(boxes=output['boxes'], scores=output['scores'])
     good = np.flatnonzero(output['scores'] >= score_thr)
@@ -353,14 +353,14 @@ def _select(
 
 
 def _crop(mask: np.ndarray, left: int, top: int) -> Block:
-    """The part of a mask that is not empty, at its place in the image."""
+    """Crop a mask to its set pixels; returns the part and its place in the image."""
     rows, columns = _extent(mask, axis=1), _extent(mask, axis=0)
     part = mask[slice(*rows), slice(*columns)]
     return (top + rows[0], top + rows[1]), (left + columns[0], left + columns[1]), part
 
 
 def _extent(mask: np.ndarray, *, axis: int) -> tuple[int, int]:
-    """From the first to the last place where a mask has anything along ``axis``."""
+    """Start and stop of the set pixels of a mask, which is reduced along ``axis``."""
     at = np.flatnonzero(mask.any(axis=axis))
     return (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
 
@@ -368,7 +368,7 @@ def _extent(mask: np.ndarray, *, axis: int) -> tuple[int, int]:
 def _merge(
     parts: list[_Found], tiles: np.ndarray, *, height: int, width: int, threshold: float
 ) -> _Found:
-    """Merge the boxes of the tiles of an image; ``tiles`` (N, 4) has that of each box."""
+    """Merge the boxes of all tiles of an image; ``tiles`` (N, 4) has the tile of each box."""
     boxes = np.concatenate([part.boxes for part in parts])
     scores = np.concatenate([part.scores for part in parts])
     labels = np.concatenate([part.labels for part in parts])
@@ -410,13 +410,12 @@ def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top
     if height * width > MASK_PIXELS:
         raise InputError(f'mask: {_too_large(height, width)}')
 
-    # Run lengths follow the columns. With a row of zeros above and below, every run of ones is
-    # within a column.
+    # Run lengths are column-major. A row of zeros above and below keeps each run within a column.
     padded = np.pad(mask, ((1, 1), (0, 0))).ravel(order='F')
     changes = np.flatnonzero(np.diff(padded, prepend=False))
     columns, rows = np.divmod(changes, mask.shape[0] + 2)
     at = (left + columns) * height + top + rows - 1
-    # A run to the foot of a column and one from the head of the next are one.
+    # A run that ends a column and a run that starts the next column are one.
     joined = np.flatnonzero(at[1:] == at[:-1])
     at = np.delete(at, np.append(joined, joined + 1))
     counts = np.diff(np.concatenate(([0], at, [height * width])))

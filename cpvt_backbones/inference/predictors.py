@@ -1,4 +1,4 @@
-"""Running a model on a batch, in the precision of choice.
+"""Running a model on a batch in a chosen precision.
 
 This is the only part of inference that depends on the toolbox.
 """
@@ -71,15 +71,16 @@ class Predictor(Protocol):
         classes: Names of the classes, in the order of their labels; ``None`` if they are unknown.
         palette: RGB of each class, three integers from 0 to 255; ``None`` for distinct colours.
         fingerprint: Text that identifies the model and its weights.
-        num_things (int | None): Optional, of a panoptic segmentor: number of classes of objects,
-            which come first.
+        num_things (int | None): Optional; number of object classes of a panoptic segmentor, which
+            come before the other classes.
         size_steps (Sequence[dict[str, Any]] | None): Optional; steps of the test pipeline that set
             the size.
         sizes (GoodSizes | None): Optional; the sizes at which the model is good.
-        value_range (ValueRange | None): Optional; the range by which files are read.
-        nms_threshold (float | None): Optional; IoU of the detector's own non-maximum suppression,
-            by which boxes of overlapping tiles are merged, too.
-        align_corners (bool): Optional; how a segmentor's class maps are resized, as its head does.
+        value_range (ValueRange | None): Optional; the range that files are read with.
+        nms_threshold (float | None): Optional; IoU threshold of the detector's non-maximum
+            suppression, with which boxes of overlapping tiles are merged.
+        align_corners (bool): Optional; ``align_corners`` of a segmentor's head, with which its
+            logits are resized.
     """
 
     task: str
@@ -96,9 +97,9 @@ class Predictor(Protocol):
 
         Returns:
             A dict of arrays for each image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px),
-            ``scores`` (N,), ``labels`` (N,), and of an instance segmentor ``masks`` (N, H, W;
-            bool). Panoptic: ``panoptic`` (H, W), class + 1000 * instance of each pixel, -1 for no
-            segment. Classification: ``scores`` (classes,).
+            ``scores`` (N,), ``labels`` (N,); an instance segmentor adds ``masks`` (N, H, W; bool).
+            Panoptic: ``panoptic`` (H, W), class + 1000 * instance of each pixel, -1 for no segment.
+            Classification: ``scores`` (classes,).
         """
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
@@ -121,7 +122,7 @@ class FromCheckpoint:
     """Base of classes that take ``cfg`` and ``checkpoint`` by keyword."""
 
     def __new__(cls, *values: Any, **arguments: Any) -> Any:
-        """Refuse values without keyword, and keywords that the constructor lacks."""
+        """Refuse positional arguments and unknown keywords."""
         is_config = bool(values) and str(values[0]).endswith('.py')
         check_by_keyword(cls, values, suggested='cfg' if is_config else 'checkpoint')
         check_keywords(cls.__name__, cls, arguments)
@@ -146,12 +147,12 @@ class ToolboxPredictor(FromCheckpoint):
         model (torch.nn.Module): The model of the toolbox, with its weights.
         dtype (str): ``'float32'``, ``'bfloat16'`` or ``'float16'``; ``'auto'`` is resolved.
         dtype_reason (str): Why ``'auto'`` became this type.
-        device (str): Where the model runs.
+        device (str): Device that the model runs on.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
-        ValueError: The checkpoint does not fit the model, or has other classes than ``metainfo`` of
-            the config's test set, or in another order.
+        ValueError: The checkpoint does not fit the model. Or its classes or their order differ from
+            ``metainfo`` of the config's test set.
         ImportError: The toolbox is not installed.
     """
 
@@ -188,7 +189,7 @@ class ToolboxPredictor(FromCheckpoint):
         if _is_panoptic(self.model):
             self.task, self.num_things = 'panoptic', self.model.num_things_classes
         if self._scope == 'mmseg':
-            # The toolbox's also takes an argmax, the slowest step here.
+            # The toolbox's own method also takes an argmax, the slowest step here.
             self.model.postprocess_result = _crop_logits
         meta = load_weights(self.model, file, classes=classes)
         warn_of_other_normalisation(self.model, checkpoint)
@@ -206,10 +207,10 @@ class ToolboxPredictor(FromCheckpoint):
             reduce_precision(self.model, getattr(torch, self.dtype))
 
     def _is_of_data_set(self, checkpoint: str, config: Config) -> bool:
-        """Whether weights without names have the classes of the data set in the config.
+        """Whether weights without class names have the classes of the config's data set.
 
-        Those of a published model have. So have ImageNet's 1,000, whose order is the same in all
-        packages, and which files of timm and transformers do not name.
+        True for a published model. Also true for ImageNet's 1,000 classes: their order is the same
+        in all packages, and files of timm and transformers do not name them.
         """
         if checkpoint in published_weights():
             return True
@@ -240,7 +241,7 @@ class ToolboxPredictor(FromCheckpoint):
     def _run(self, images: list[np.ndarray]) -> Any:
         (batch,) = self._inferencer.preprocess(images, batch_size=len(images))
         if self._scope == 'mmdet':
-            _, batch = batch  # the images, and what the model takes
+            _, batch = batch  # images, then inputs of the model
         return self._inferencer.forward(batch)
 
 
@@ -284,7 +285,7 @@ def _boxes_of(found: Any) -> dict[str, np.ndarray]:
 
 
 def _palette_of(meta: Mapping[str, Any], metainfo: Any) -> list[list[int]] | None:
-    """RGB of each class, in the ``meta`` of a checkpoint or the metainfo of a data set."""
+    """RGB of each class from the ``meta`` of a checkpoint or the metainfo of a data set."""
     for source in (meta.get('dataset_meta'), meta, metainfo):
         for key in ('palette', 'PALETTE'):
             palette = source.get(key) if isinstance(source, Mapping) else None
@@ -308,14 +309,14 @@ def _are_colours(palette: Any) -> bool:
 
 
 def _crop_logits(logits: Tensor, samples: Sequence[Any]) -> Tensor:
-    """Logits (B, C, H, W) without the padding of mmseg's data preprocessors, right and below."""
+    """Crop the right and bottom padding of mmseg's data preprocessors from logits (B, C, H, W)."""
     height, width = samples[0].ori_shape
     logits = logits[..., :height, :width].float()
     return logits if logits.shape[1] > 1 else logits.sigmoid()
 
 
 def first_maximum(logits: Tensor) -> Tensor:
-    """``logits.argmax(0)`` of (C, h, w), which on a CPU takes a multiple of the time."""
+    """Compute ``logits.argmax(0)`` of (C, h, w) several times faster on a CPU."""
     if logits.device.type != 'cpu' or len(logits) > 255 or logits.dtype != torch.float32:
         return logits.argmax(0)
     channels = logits.numpy()
@@ -329,8 +330,8 @@ def first_maximum(logits: Tensor) -> Tensor:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the toolboxes: optional packages, registries, missing weights (loaded later)."""
-    # mmengine's logger keeps the stdout of its first use, and keeps in mind which levels were
-    # disabled when it was asked: without these lines it would lose all later messages.
+    # mmengine's logger keeps the stdout of its first use and caches which levels are disabled.
+    # Without these lines it would lose all later messages.
     logger = MMLogger.get_current_instance()
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), ExitStack() as stack:
         stack.callback(lambda: logger.setLevel(logger.level))
@@ -348,7 +349,7 @@ def _digest(cfg: Config, checkpoint: str) -> str:
 
 
 def _take_range(cfg: Config) -> ValueRange | None:
-    """The range of the test pipeline's ``LoadRange``, which becomes ``LoadImageFromFile``."""
+    """Replace ``LoadRange`` of the test pipeline by ``LoadImageFromFile``; returns its range."""
     for step in cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ()):
         if step_name(step) == 'LoadRange':
             arguments = {key: step[key] for key in step if key != 'type'}
@@ -363,7 +364,7 @@ def _take_range(cfg: Config) -> ValueRange | None:
 def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
     """Adapt the test pipeline to images of the size that the model takes.
 
-    Steps that load annotations are dropped, and those but ``keep`` that set the size.
+    Steps that load annotations are dropped, and steps that set the size except ``keep``.
     """
     dataset = cfg.get('test_dataloader', {}).get('dataset', {})
     annotations = ('LoadAnnotations', 'LoadPanopticAnnotations')
@@ -383,7 +384,7 @@ def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
 
 
 def _build_inferencer(scope: str, cfg: Config, device: str) -> Any:
-    """The toolbox's inferencer with random weights: no file is opened but by ``checkpoints``."""
+    """Build the toolbox's inferencer with random weights: only ``checkpoints`` opens files."""
     apis = import_module(f'{scope}.apis')
     if scope == 'mmpretrain':
         return apis.ImageClassificationInferencer(model=cfg, pretrained=False, device=device)
@@ -395,9 +396,9 @@ def _build_inferencer(scope: str, cfg: Config, device: str) -> Any:
 
 
 def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
-    """Resolve ``'auto'`` to bfloat16 where the device computes it faster than float32.
+    """Resolve ``'auto'`` to bfloat16 if the device computes it faster than float32.
 
-    Also the reason, in words.
+    Returns the type and the reason in words.
     """
     check_choice(DTYPES, dtype=dtype)
     if dtype != 'auto':
@@ -415,9 +416,9 @@ def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
     """Cast a toolbox's model to half precision, in place: backbone, neck and convolutional heads.
 
-    Inputs and outputs of the model stay in float32. These parts are computed in float32 too:
-    normalisation by stored statistics, the last layer of a segmentor, other heads (transformers,
-    regions, classes), and what follows the heads (softmax, boxes, NMS).
+    Inputs and outputs of the model stay in float32. These parts also run in float32: normalisation
+    by stored statistics, the last layer of a segmentor, other heads (transformers, regions,
+    classes), and post-processing (softmax, boxes, NMS).
 
     Args:
         model: Detector, segmentor or classifier.
@@ -425,7 +426,7 @@ def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
     """
     parts = {name: part for name, part in model.named_children() if _has_weights(part)}
     trunk = [parts.pop(name) for name in ('backbone', 'neck') if name in parts]
-    parts.pop('auxiliary_head', None)  # of training
+    parts.pop('auxiliary_head', None)  # used in training only
     dense = [head for head in parts.values() if _is_convolutional(head)]
     for part in (*trunk, *dense):
         part.to(dtype)
@@ -438,7 +439,7 @@ def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
     for head in dense:
         head.register_forward_pre_hook(lambda _, inputs: _cast(inputs, dtype))
         head.register_forward_hook(_to_float)
-        # mmseg calls its heads past their hooks.
+        # mmseg calls its heads without running their hooks.
         last = getattr(head, 'conv_seg', None)
         if isinstance(last, nn.Module):
             last.float().register_forward_pre_hook(_to_float)
@@ -454,7 +455,7 @@ def _is_convolutional(head: nn.Module) -> bool:
 
 
 def _to_float(*values: Any) -> Any:
-    """Hook before or after a forward call: its inputs or its output, the last argument, in fp32."""
+    """Forward hook or pre-hook that casts its last argument, inputs or output, to float32."""
     return _cast(values[-1], torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""Bounded queues between the steps of a prediction: calls in threads, and images by shape."""
+"""Bounded queues between the steps of a prediction: calls in threads and images by shape."""
 
 import os
 from collections import deque
@@ -11,16 +11,16 @@ from .predictions import LoadedImage
 from .tiles import Bounds
 
 THREADS = min(8, os.cpu_count() or 1)
-WAITING_BYTES = 200_000_000  # maximum of the results or images that wait
+WAITING_BYTES = 200_000_000  # maximum size of waiting results or images
 
 
 class OrderedCalls(AbstractContextManager):
     """Runs calls in threads.
 
-    Their results come in the order of the calls, and a call's error in place of its result.
+    Results come in the order of the calls. The error of a call takes the place of its result.
 
-    At most ``2 * THREADS`` calls and ``WAITING_BYTES`` wait for their results to be taken. Leaving
-    the context waits for the calls that run, and drops those that do not.
+    At most ``2 * THREADS`` calls and ``WAITING_BYTES`` wait to be taken. Leaving the context waits
+    for running calls and drops the others.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class OrderedCalls(AbstractContextManager):
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, call: Callable[..., Any], *args: Any, nbytes: int) -> Iterator[Any]:
-        """Start a call that holds ``nbytes``; yield the oldest results until few enough wait."""
+        """Start a call that holds ``nbytes``; yield the oldest results above the limits."""
         self._waiting.append((self._pool.submit(call, *args), nbytes))
         self._bytes += nbytes
         while len(self._waiting) > 2 * THREADS or self._bytes > WAITING_BYTES:
             yield self._take()
 
     def results(self, *, wait: bool = True) -> Iterator[Any]:
-        """Yield all other results, or those that need no waiting."""
+        """Yield all remaining results, or only the finished ones."""
         while self._waiting and (wait or self._waiting[0][0].done()):
             yield self._take()
 
@@ -60,7 +60,7 @@ class ShapeBuckets:
     def add(self, loaded: LoadedImage) -> Iterator[list[LoadedImage]]:
         """Add an image; yield its batch if full.
 
-        Yield the longest waiting batches while too many bytes wait.
+        While too many bytes wait, yield the batches that have waited longest.
         """
         shape = loaded.image.shape[:2]
         self._waiting.setdefault(shape, []).append(loaded)
@@ -82,8 +82,8 @@ class ShapeBuckets:
 
 
 def bytes_of(output: Any) -> int:
-    """Bytes of the arrays of a model's output, which wait with it."""
-    if isinstance(output, tuple):  # of an image in tiles: its prediction, and the best score
+    """Size in bytes of the arrays in a model's output."""
+    if isinstance(output, tuple):  # prediction and best score of a tiled image
         output = output[0]
     arrays = output.values() if isinstance(output, dict) else [output]
     return sum(getattr(array, 'nbytes', 0) for array in arrays)

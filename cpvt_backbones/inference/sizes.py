@@ -1,6 +1,6 @@
-"""The size at which a model sees an image, and resizing as the toolboxes do.
+"""Input size of a model for an image, and resizing as in the toolboxes.
 
-The size is the test scale of the model's config, the image's own, or a given one.
+The size is the test scale of the config, the image's own size or a given size.
 """
 
 import json
@@ -28,7 +28,7 @@ Scale = tuple[int, int] | float | str | None
 """Size at which the model sees an image; :class:`.Inferencer` lists the values."""
 Steps = Sequence[Mapping[str, Any]]
 
-WINDOW_PIXELS = 1 << 23  # read at a time to make a smaller image
+WINDOW_PIXELS = 1 << 23  # pixels read at a time to make a smaller image
 _CV2 = dict(
     nearest=cv2.INTER_NEAREST,
     bilinear=cv2.INTER_LINEAR,
@@ -42,16 +42,16 @@ _CV2 = dict(
 class GoodSizes:
     """Range of image sizes at which a model was measured to be good.
 
-    It is kept beside the checkpoint, in ``CHECKPOINT.sizes.json``. :class:`Inferencer` warns of
+    The file ``CHECKPOINT.sizes.json`` beside the checkpoint holds it. :class:`Inferencer` warns of
     images outside the range.
 
     Attributes:
         low: Smallest factor of the test scale with a good metric.
         high: Largest factor of the test scale with a good metric.
-        side: Square root of the number of pixels of the model's input at factor 1, mean of the test
-            images, in px.
-        zoom: Px of the model's input for each px of the image, at factor 1.
-        metric: Name of the metric that was measured.
+        side: Square root of the pixel count of the model's input at factor 1, in px; the mean over
+            the test images.
+        zoom: Side of the model's input divided by the side of the image, at factor 1.
+        metric: Name of the measured metric.
 
     Examples:
         >>> from cpvt_backbones.inference import GoodSizes
@@ -73,7 +73,7 @@ class GoodSizes:
             checkpoint: File, or name of shipped weights.
 
         Returns:
-            The range; ``None`` if none is stored, or if it is of another checkpoint.
+            The range; ``None`` if none is stored, or if it belongs to another checkpoint.
 
         Raises:
             ValueError: The file with the range is damaged.
@@ -121,7 +121,7 @@ class GoodSizes:
 
 
 def size_steps(cfg: Config) -> list[dict[str, Any]]:
-    """The steps of a config's test pipeline that set the size, as plain data."""
+    """Steps of a config's test pipeline that set the size, as plain data."""
     pipeline = cfg.test_dataloader.dataset.get('pipeline', ())
     steps = [{**step, 'type': step_name(step)} for step in pipeline]
     steps = [step for step in steps if step['type'] in SIZE_ARGUMENTS]
@@ -131,7 +131,7 @@ def size_steps(cfg: Config) -> list[dict[str, Any]]:
 def check_scale(scale: Scale, long_side: int | None) -> Scale:
     """Combine ``scale`` and ``long_side`` of ``Inferencer`` into one scale.
 
-    Raise ``ValueError`` for what is not accepted.
+    Raise ``ValueError`` for other values than :class:`Inferencer` lists.
     """
     if long_side is not None:
         if scale is not None:
@@ -159,15 +159,15 @@ def check_scale(scale: Scale, long_side: int | None) -> Scale:
 class Sizing:
     """Resizes images (H, W, channels) to the size at which a model sees them.
 
-    ``str()`` says which it is and why.
+    ``str()`` gives the size and its source.
 
     Args:
         scale: From :func:`check_scale`.
-        predictor: The model; its ``size_steps`` and ``sizes`` may be missing.
-        max_pixels: Larger images are cut into tiles.
+        predictor: The model; its ``size_steps`` and ``sizes`` are optional.
+        max_pixels: Pixel count above which an image is cut into tiles.
 
-    ``ValueError`` if the test scale is wanted, but steps of the test pipeline set it in a way not
-    known here.
+    Raises ``ValueError`` if ``scale`` asks for the test scale and a step of the test pipeline is
+    unknown.
     """
 
     def __init__(self, scale: Scale, predictor: Any, max_pixels: int) -> None:
@@ -175,7 +175,7 @@ class Sizing:
         self.sizes: GoodSizes | None = getattr(predictor, 'sizes', None)
         steps, task = getattr(predictor, 'size_steps', None), predictor.task
         self._known = steps is not None
-        # A detector's padding stays in its pipeline: it moves no box.
+        # A detector's padding stays in its pipeline, because it moves no box.
         detects = task in ('detection', 'panoptic')
         self.steps = [step for step in steps or () if not (detects and step['type'] == 'Pad')]
         wants_test_scale = scale in (None, 'config')
@@ -187,21 +187,20 @@ class Sizing:
                     argument='scale',
                 )
             self.steps = []
-        # Of large images: the factor of their own size at which objects have the size that the
-        # model was tested at.
+        # Factor for large images at which their objects have the size of the test objects.
         tiled = bool(self.steps) and scale is None and task in ('detection', 'segmentation')
         self._zoom = min(self.sizes.zoom, 1.0) if self.sizes and tiled else None
         self._used: Steps = self.steps if wants_test_scale else _steps_to(scale)
 
     @property
     def settings(self) -> Any:
-        """What determines the size, as plain data; ``None`` for the image's own."""
+        """Settings that determine the size, as plain data; ``None`` for the image's own size."""
         if self.scale in (None, 'config', 'native'):
             return [*self.steps, self._zoom] if self.steps and self.scale != 'native' else None
         return list(self.scale) if isinstance(self.scale, tuple) else self.scale
 
     def size_of(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height in px at which the model sees an image."""
+        """Width and height in px of the model's input for an image."""
         return size_after(self._steps_of(width, height), width, height)
 
     def __call__(self, image: Any) -> Any:
@@ -235,9 +234,9 @@ class Sizing:
         return text
 
     def warning(self, own: tuple[int, int], seen: tuple[int, int]) -> str | None:
-        """Why an image is outside the model's good sizes, if it is.
+        """Warning for an image outside the model's good sizes; ``None`` for other images.
 
-        ``own`` is its (width, height), ``seen`` that in the model.
+        ``own`` is the (width, height) of the image, ``seen`` of the model's input.
         """
         if self.sizes is None:
             return None
@@ -248,9 +247,9 @@ class Sizing:
         return f'{size}; the model is good at {self.sizes}'
 
     def factor(self, own: tuple[int, int], seen: tuple[int, int], sizes: GoodSizes) -> float:
-        """Size of an image in the model as a factor of the test scale, to which ``sizes`` refer."""
+        """Size of the model's input as a factor of the test scale, the unit of ``sizes``."""
         if prod(seen) > self.max_pixels or (self._zoom and prod(own) > self.max_pixels):
-            # Of tiles, the size of objects counts.
+            # For a tiled image, the size of its objects counts.
             wanted = min(sizes.zoom, 1.0) ** 2 * prod(own)
         elif self.steps:
             wanted = prod(size_after(self.steps, *own))
@@ -269,13 +268,13 @@ def _are_known(steps: Steps, task: str) -> bool:
         return False
     try:
         size_after(steps, 64, 64)
-    except KeyError:  # an argument of another step of this name, such as torchvision's
+    except KeyError:  # another step with this name, such as torchvision's
         return False
     return True
 
 
 def _steps_to(scale: Scale) -> Steps:
-    """Steps to a given scale, not that of the config."""
+    """Steps that resize to a given scale instead of the scale of the config."""
     if scale == 'native':
         return []
     if isinstance(scale, float):
@@ -284,7 +283,7 @@ def _steps_to(scale: Scale) -> Steps:
 
 
 def apply_steps(image: Any, steps: Steps) -> Any:
-    """Resize and crop (H, W, channels) as the toolboxes do."""
+    """Resize and crop an image (H, W, channels) as the toolboxes do."""
     for step in steps:
         height, width = image.shape[:2]
         size = size_after([step], width, height)
@@ -350,16 +349,16 @@ def _times(width: int, height: int, x: float, y: float) -> tuple[int, int]:
 
 
 def fitted_size(width: int, height: int, scale: tuple[int, int]) -> tuple[int, int]:
-    """The largest (width, height) px of this shape within ``scale``.
+    """Largest (width, height) in px with this aspect ratio within ``scale``.
 
-    The larger number of ``scale`` is for the longer side.
+    The larger number of ``scale`` applies to the longer side.
     """
     factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
     return _times(width, height, factor, factor)
 
 
 def fit(image: Any, scale: tuple[int, int]) -> Any:
-    """Resize (H, W, channels) to :func:`fitted_size`."""
+    """Resize an image (H, W, channels) to :func:`fitted_size`."""
     return resize(image, fitted_size(image.shape[1], image.shape[0], scale))
 
 
@@ -368,8 +367,8 @@ def resize(
 ) -> Any:
     """Resize (H, W, channels) to (width, height) px by OpenCV, or by ``'pillow'``.
 
-    An image that is read by windows becomes :class:`Resized`. An image of this size is returned
-    unchanged.
+    An image that is read by windows becomes :class:`Resized`. An image that has this size already
+    is returned unchanged.
     """
     if image.shape[1::-1] == size:
         return image
@@ -391,8 +390,8 @@ def resize(
 class Resized:
     """An image that is read by windows, resized to (width, height) px.
 
-    ``resized[top:bottom, left:right]`` reads and computes a part, uint8. The method is that of
-    ``cv2.resize``, bilinear; values differ from OpenCV's by its rounding, at most 1.
+    ``resized[top:bottom, left:right]`` reads and computes a part, uint8. The method is bilinear as
+    in ``cv2.resize``; values differ by at most 1, the rounding of OpenCV.
     """
 
     def __init__(self, source: Any, size: tuple[int, int]) -> None:
@@ -419,7 +418,7 @@ class Resized:
 
 
 class _Taps:
-    """The two source pixels of each resized pixel of ``span``, along one axis.
+    """Two source pixels for each resized pixel of ``span`` along one axis.
 
     ``near`` and ``far`` count from ``start``; ``share`` is the weight of ``far``, float32.
     """

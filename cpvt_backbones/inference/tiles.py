@@ -14,22 +14,22 @@ from torch import Tensor
 from cpvt_backbones.checks import check_int
 from cpvt_backbones.errors import InputError
 
-# Minimum IoU of two boxes of one object, of a detector without non-maximum suppression; of two
-# parts, within the area that both tiles cover.
+# Minimum IoU of two boxes of one object for a detector without non-maximum suppression. The IoU of
+# two parts counts the area that both tiles cover.
 SAME_OBJECT = 0.5
-PART_OF = 0.5  # minimum share of a part's area inside the box that it belongs to
-CUT_MARGIN = 8  # px; a box that ends nearer to a cut may be a part
+PART_OF = 0.5  # minimum share of a part's area inside the box of its object
+CUT_MARGIN = 8  # px; a box that ends closer to a cut may be a part of an object
 
-BLEND_BYTES = 1 << 29  # of the logits that rows of tiles share
+BLEND_BYTES = 1 << 29  # maximum size of logits shared by rows of tiles
 
 Span = tuple[int, int]  # start and stop in px
 Block = tuple[Span, Span, np.ndarray]  # rows and columns of an image, and their classes
-Panel = tuple[range, int]  # columns of tiles, and the first of them that no earlier panel has
+Panel = tuple[range, int]  # columns of tiles, and the first one that is not in an earlier panel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Limits of one forward call, see :class:`Inferencer`; raises ``ValueError`` for others."""
+    """Limits of one forward call, see :class:`Inferencer`; ``ValueError`` for wrong values."""
 
     batch_size: int
     max_pixels: int
@@ -52,7 +52,7 @@ class Bounds:
             )
 
     def batch_of(self, pixels: int) -> int:
-        """Maximum batch of images of ``pixels`` each; at least one."""
+        """Maximum batch size for images of ``pixels`` each, at least 1."""
         return max(1, min(self.batch_size, self.max_pixels // pixels))
 
 
@@ -66,8 +66,9 @@ class TileGrid(NamedTuple):
 def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileGrid:
     """Cover an image of (height, width) px.
 
-    A tile is smaller than ``tile_size`` only if the image is. Neighbours share ``overlap`` px, the
-    last two of a row or column possibly more, because the last tile ends at the image's edge.
+    A tile is smaller than ``tile_size`` only if the image is smaller. Neighbours share ``overlap``
+    px. The last two of a row or column may share more, because the last tile ends at the image's
+    edge.
     """
 
     def cover(length: int) -> tuple[Span, ...]:
@@ -79,10 +80,10 @@ def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileG
 
 
 def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
-    """Blending weights, float32, of tiles along one axis, which are in order and without gaps.
+    """Blending weights (float32) along one axis, for tiles that are sorted and without gaps.
 
-    A weight falls linearly to the tile's edge over the pixels shared with its neighbour; all
-    weights of a pixel sum to one.
+    Over the pixels shared with a neighbour, a weight falls linearly to the tile's edge. The weights
+    of a pixel sum to one.
     """
     previous_stops = [spans[0][0], *(stop for _, stop in spans[:-1])]
     next_starts = [*(start for start, _ in spans[1:]), spans[-1][1]]
@@ -105,8 +106,8 @@ def make_panels(grid: TileGrid, *, channels: int, limit: int = BLEND_BYTES) -> l
     """Divide the columns of a grid so that :func:`blend_tiles` holds about ``limit`` bytes of
     ``channels`` logits.
 
-    The columns that share pixels with the first new one of a panel are run again: a panel has at
-    least four new ones.
+    Columns that share pixels with the first new column of a panel are run again. To limit this, a
+    panel has at least four new columns.
     """
     shared = max((end - top for (_, end), (top, _) in pairwise(grid.rows)), default=0)
     most = limit // (2 * 4 * channels * max(1, shared))  # px; above and below, float32
@@ -126,8 +127,8 @@ def make_panels(grid: TileGrid, *, channels: int, limit: int = BLEND_BYTES) -> l
 
 
 def tile_order(grid: TileGrid, panels: Sequence[Panel]) -> list[tuple[Span, Span]]:
-    """Rows and columns of each tile: by panel from the left, in it by row from the top, in a row
-    from the left.
+    """Rows and columns of each tile: panels from left to right, their rows from top to bottom, and
+    the tiles of a row from left to right.
     """
     order = []
     for columns, _ in panels:
@@ -143,12 +144,12 @@ def blend_tiles(
     *,
     to_classes: Callable[[Tensor], np.ndarray],
 ) -> Iterator[Block]:
-    """Yield, by blocks, the classes by the average of overlapping tiles' logits, weighted by
+    """Yield blocks of classes from the mean logits of overlapping tiles, weighted by
     :func:`ramp_weights`.
 
-    ``tiles`` yields the logits (C, h, w) of each tile in :func:`tile_order`. Once no later tile
-    covers a pixel, its class is decided and its logits are dropped. In memory are the logits of one
-    tile and of the rows of a panel that two rows of tiles share.
+    ``tiles`` yields the logits (C, h, w) of each tile in :func:`tile_order`. When no later tile
+    covers a pixel, its class is decided and its logits are dropped. The memory holds the logits of
+    one tile, and of the pixels that two rows of tiles share in a panel.
     """
     row_weights, column_weights = ramp_weights(grid.rows), ramp_weights(grid.columns)
     next_tops = [*(top for top, _ in grid.rows[1:]), grid.rows[-1][1]]
@@ -185,7 +186,7 @@ def blend_tiles(
 
 
 def is_cut(boxes: np.ndarray, tiles: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """Select, (N,) bool, the boxes that end at an inner edge of their tiles.
+    """Mark the boxes that end at an inner edge of their tiles; returns (N,) bool.
 
     ``boxes`` and ``tiles`` are (N, 4), in px of the image.
     """
@@ -203,21 +204,22 @@ def merge_groups(
     *,
     threshold: float = SAME_OBJECT,
 ) -> list[list[int]]:
-    """Group the boxes of overlapping tiles by object: indices, best first; the best object first.
+    """Group the boxes of overlapping tiles by object.
 
-    Only boxes of different tiles compete: those of one tile are different objects, because the
-    detector kept both. Of the uncut boxes of an object, one for each tile that shows it, the best
-    is kept. Parts inside it are dropped. Parts of an object without uncut box are joined. Boxes of
-    different classes are different objects.
+    Groups of indices and the indices in a group are sorted by score, the best first. Only boxes of
+    different tiles compete: two boxes of one tile are different objects, because the detector kept
+    both. An object may have one uncut box in each tile that shows it; the best one is kept. Parts
+    inside it are dropped. Parts of an object without an uncut box are joined. Boxes of different
+    classes are different objects.
 
     Args:
         boxes: (N, 4), x1, y1, x2, y2 in px of the image.
         scores: (N,).
         labels: (N,).
         cut: (N,) bool, from :func:`is_cut`.
-        tiles: (N, 4), each box's tile.
-        threshold: Minimum IoU of two boxes of one object. That of the detector's own
-            non-maximum suppression gives what it would give for the whole image.
+        tiles: (N, 4), the tile of each box.
+        threshold: Minimum IoU of two boxes of one object. The threshold of the detector's own
+            non-maximum suppression gives the boxes that it would keep in the whole image.
     """
     whole, parts = np.flatnonzero(~cut), np.flatnonzero(cut)
     objects = _group(whole, _same_boxes(boxes, whole, threshold), labels, tiles)
@@ -233,7 +235,7 @@ def merge_groups(
 
 
 def bounding_boxes(boxes: np.ndarray, groups: list[list[int]]) -> np.ndarray:
-    """Enclose each group of boxes (N, 4) in one: (groups, 4), float32."""
+    """Enclose each group of boxes (N, 4) in one box; returns (groups, 4) float32."""
     corners = [(*boxes[group, :2].min(0), *boxes[group, 2:].max(0)) for group in groups]
     return np.array(corners, np.float32).reshape(-1, 4)
 
@@ -241,7 +243,7 @@ def bounding_boxes(boxes: np.ndarray, groups: list[list[int]]) -> np.ndarray:
 def _same_boxes(
     boxes: np.ndarray, members: np.ndarray, threshold: float
 ) -> Iterator[tuple[int, int]]:
-    """Pairs of uncut boxes that may be one object, the best first: by IoU."""
+    """Pairs of uncut boxes that may be one object, sorted by IoU, the highest first."""
     a, b = members[_touching_pairs(boxes[members], boxes[members])]
     return _best_first(a, b, boxes[a], boxes[b], threshold)
 
@@ -249,8 +251,8 @@ def _same_boxes(
 def _same_parts(
     boxes: np.ndarray, tiles: np.ndarray, members: np.ndarray
 ) -> Iterator[tuple[int, int]]:
-    """Pairs of parts that may be one object, the best first: by IoU within the area that both tiles
-    cover.
+    """Pairs of parts that may be one object, sorted by IoU within the area that both tiles cover,
+    the highest first.
     """
     a, b = members[_touching_pairs(boxes[members], boxes[members])]
     covered = _intersect(tiles[a], tiles[b])
@@ -298,10 +300,10 @@ def _are_inside(
     *,
     as_one: bool = False,
 ) -> np.ndarray:
-    """Select, (N,) bool, the parts that are inside an object of their class.
+    """Mark the parts that are inside an object of their class; returns (N,) bool.
 
-    Not inside is a part of a tile that has its own box of the object. ``as_one`` takes the box that
-    encloses the object's boxes, in place of each.
+    A part does not count as inside if its tile has another box of the object. With ``as_one``, the
+    enclosing box of an object's boxes is used in place of each box.
     """
     if as_one:
         owners = np.arange(len(objects))
@@ -330,9 +332,9 @@ def _area(boxes: np.ndarray) -> np.ndarray:
 
 
 def _touching_pairs(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(2, pairs): indices of touching boxes."""
+    """Indices of touching boxes, (2, pairs)."""
     import shapely  # type: ignore[import-untyped]
 
-    # A tree, because a large image has too many boxes to compare all pairs.
+    # An R-tree, because a large image has too many boxes to compare all pairs.
     tree = shapely.STRtree(shapely.box(*others.T))
     return tree.query(shapely.box(*boxes.T), predicate='intersects')

@@ -1,5 +1,5 @@
-"""TIFF and JPEG 2000 files by rasterio: images larger than memory, read by windows; their place on
-the ground, pixels without data, and class maps as TIFF.
+"""TIFF and JPEG 2000 files through rasterio: reading by windows, georeference, pixels without data,
+and class maps as TIFF.
 """
 
 import os
@@ -37,7 +37,7 @@ from .images import (
 )
 from .tiles import Block, Span
 
-BLOCK_BYTES = 1 << 26  # maximum of one block of a file, which is decoded as a whole
+BLOCK_BYTES = 1 << 26  # maximum size of a file's block, which is decoded as a whole
 
 
 def open_image(
@@ -86,7 +86,7 @@ def _open_range(
 def by_windows(path: Path, read_limit: int | None) -> bool:
     """True for a TIFF or JPEG 2000 file that is too large to decode, or that Pillow cannot read.
 
-    Only Pillow applies an orientation: a turned file is never read by windows.
+    A file with an EXIF orientation is never read by windows, because only Pillow applies it.
     """
     if path.suffix.lower() not in DRIVERS or file_problem(path):
         return False
@@ -98,9 +98,10 @@ def by_windows(path: Path, read_limit: int | None) -> bool:
 
 
 def open_scene(source: ImageInput, value_range: ValueRange | None = None) -> 'Scene | None':
-    """The file of an image that is read as a whole.
+    """Open the file of an image that is read as a whole.
 
-    ``None`` for arrays, for other files than upright TIFF and JPEG 2000, and without rasterio.
+    ``None`` without rasterio, for arrays, for other formats than TIFF and JPEG 2000, and for files
+    with an EXIF orientation.
     """
     if not isinstance(source, (str, os.PathLike)):
         return None
@@ -111,19 +112,19 @@ def open_scene(source: ImageInput, value_range: ValueRange | None = None) -> 'Sc
         return None
     try:
         return Scene(path, str(source), value_range)
-    except ImageError:  # another reader may know it
+    except ImageError:  # another reader may support it
         return None
 
 
 class Scene:
-    """A TIFF or JPEG 2000 file: where it lies, where it has data, and its class map as a file.
+    """A TIFF or JPEG 2000 file: its georeference, its pixels with data, and its class map as TIFF.
 
     Args:
         path: The file.
-        name: Of the image, for errors.
-        value_range: The bands that the model sees.
+        name: Name of the image in error messages.
+        value_range: Range and bands that the model takes.
 
-    ``ImageError`` if rasterio cannot open it.
+    Raises ``ImageError`` if rasterio cannot open the file.
     """
 
     def __init__(self, path: Path, name: str, value_range: ValueRange | None = None) -> None:
@@ -138,14 +139,15 @@ class Scene:
         else:
             self._bands = [3, 2, 1] if self.file.count > 2 else [1, 1, 1]
         kinds = {kind.name for kind in self.file.mask_flag_enums[0]}
-        # Chosen bands are what the user says: GDAL takes any fourth band of 8 bits for alpha.
+        # GDAL takes any fourth band of 8 bits for alpha. A user who chose bands has no alpha.
         self._is_complete = 'all_valid' in kinds or ('alpha' in kinds and value_range is not None)
 
     def missing(self, rows: Span, columns: Span) -> np.ndarray | None:
-        """Pixels without data in all bands that the model sees, bool; ``None`` if all have data.
+        """Mask (bool) of pixels without data in all bands of the model; ``None`` if all have data.
 
-        These are ``nodata`` and outside the mask of the file, and transparent ones of a file that
-        is read without a range or bands. ``ImageError`` for a damaged file.
+        A pixel has no data if it is ``nodata`` or outside the mask of the file. A transparent pixel
+        has none either if the file is read without a range or bands. ``ImageError`` for a damaged
+        file.
         """
         if self._is_complete:
             return None
@@ -211,12 +213,12 @@ class Scene:
 
 
 def no_class(dtype: Any) -> int:
-    """The value of pixels without data in a class map: the largest of its type."""
+    """Value of pixels without data in a class map, the maximum of its type."""
     return int(np.iinfo(dtype).max)
 
 
 class ImageFile(Scene):
-    """A file of which ``image[top:bottom, left:right]`` reads a part, or ``ImageError``."""
+    """A file whose parts are read by ``image[top:bottom, left:right]``; raises ``ImageError``."""
 
     def __init__(self, path: Path, name: str, value_range: ValueRange | None = None) -> None:
         super().__init__(path, name, value_range)
@@ -267,7 +269,7 @@ class ImageFile(Scene):
             except ValueRangeError as error:
                 raise ImageError(self.name, str(error)) from error
         if pixels.dtype == np.uint16:
-            # As read_image: grey is rounded, of colours Pillow takes the upper byte.
+            # As in read_image: grey is rounded, and colours keep the upper byte, as in Pillow.
             grey = self._bands == [1, 1, 1]
             pixels = to_8_bits(pixels) if grey else (pixels >> 8).astype(np.uint8)
         if self._has_alpha:
