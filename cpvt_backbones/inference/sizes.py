@@ -392,6 +392,9 @@ class Resized:
 
     ``resized[top:bottom, left:right]`` reads and computes a part, uint8. The method is bilinear as
     in ``cv2.resize``; values differ by at most 1, the rounding of OpenCV.
+
+    Reading into rasterio's ``out_shape`` gives other values, because GDAL averages when it reduces.
+    At a quarter of the size, noise differs from OpenCV's by up to 124 grey levels, blobs by 6.
     """
 
     def __init__(self, source: Any, size: tuple[int, int]) -> None:
