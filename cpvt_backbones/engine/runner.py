@@ -35,7 +35,6 @@ _LOOPS = {
     TestLoop: TestLoopBySize,
 }
 
-
 _Runner: Any = object  # either of mmengine's, to which ``super()`` leads
 
 
@@ -89,7 +88,7 @@ class ResumableRun(_Runner):
         loader = super().build_dataloader(
             seeded or dataloader, seed=seed, diff_rank_seed=diff_rank_seed
         )
-        if self._in_training:
+        if self._in_training or self._in_train_loop:  # which a progress bar builds earlier
             shield_workers(loader)
         if seeded is not None:
             batches = loader.batch_sampler

@@ -84,9 +84,11 @@ class ReliabilityModel(BaseModel):
     It reports every training step.
     """
 
+    depth = 2
+
     def __init__(self) -> None:
         super().__init__()
-        arch = dict(embed_dims=16, depth=2, num_heads=2, mlp_ratio=2.0)
+        arch = dict(embed_dims=16, depth=self.depth, num_heads=2, mlp_ratio=2.0)
         self.backbone = CPVT(
             arch=arch,
             patch_size=8,

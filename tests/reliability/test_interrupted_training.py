@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,18 @@ import torch
 from filelock import FileLock
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
-from runs import CHUNK, EPOCHS, LENGTH, STEP, Process, config, final_state, train
+from runs import (
+    CHUNK,
+    EPOCHS,
+    LENGTH,
+    STEP,
+    NoisyImages,
+    Process,
+    ReliabilityModel,
+    config,
+    final_state,
+    train,
+)
 from tiny import assert_equal_leaves
 
 from cpvt_backbones.engine.checkpoint_hook import EXIT_PREEMPTED, INTERRUPTED, POINTER
@@ -118,6 +130,32 @@ def test_killed_trainings_end_as_whole_ones(setting, kills, whole, tmp_path):
     """Killed in an iteration, or first in the validation that follows the first checkpoint."""
     options = SETTINGS[setting] | dict(event=STEP, kills=kills, most=14, first=11)
     kill_and_resume(tmp_path, whole(setting), **options)
+
+
+def test_fsdp_resumes_no_classes_in_another_order_and_no_other_layers(tmp_path):
+    """Its processes have parts of the weights, so a checkpoint is compared in another way."""
+    options, folder = SETTINGS['FSDP of two processes'], tmp_path / 'run'
+    stopped(folder, 12, **options)
+    assert (folder / 'epoch_1.pth').is_file()
+
+    def changed(change):
+        change()
+        train(config(folder, **options), resume=True)
+
+    def rename():
+        NoisyImages.metainfo = dict(classes=('b', 'a'))
+
+    def grow():
+        ReliabilityModel.depth = 3
+
+    wanted = {
+        rename: 'the same classes in another order',
+        grow: 'state_dict has no backbone.blocks.2',
+    }
+    for change, text in wanted.items():
+        process = Process(partial(changed, change), log := tmp_path / f'{change.__name__}.log')
+        assert process.finish() == 1
+        assert text in log.read_text()
 
 
 def test_validation_and_workers_draw_none_of_the_trainings_numbers(whole):
