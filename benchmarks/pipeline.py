@@ -36,7 +36,7 @@ sys.path.insert(
 from benchmarks.measure import describe_machine
 from cpvt.command_line import keep_memory, make_parser, positive, run
 from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder, read_image
-from cpvt_backbones.inference.predictors import DTYPES
+from cpvt_backbones.plain import DTYPES
 from cpvt_backbones.toolboxes import find_toolbox, read_config
 from cpvt_backbones.weights import find_shipped, shipped_weights
 

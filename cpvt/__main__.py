@@ -1,6 +1,5 @@
 """``cpvt COMMAND ...``, the same as ``python -m cpvt COMMAND ...``."""
 
-import difflib
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -16,7 +15,7 @@ from cpvt import (
     test,
     train,
 )
-from cpvt.command_line import run, stop
+from cpvt.command_line import plain, run, stop
 
 # What `cpvt --help` lists, in the order of a piece of work.
 CONTENTS: dict[str, dict[str, tuple[ModuleType, str]]] = {
@@ -61,9 +60,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     name, *rest = words
     if name not in COMMANDS:
-        similar = difflib.get_close_matches(name, COMMANDS, n=1)
-        advice = f'did you mean {similar[0]!r}?' if similar else 'cpvt --help lists them'
-        stop(f'error: there is no command {name!r}; {advice}', 2)
+        advice = plain.did_you_mean(name, COMMANDS) or '; cpvt --help lists them'
+        stop(f'error: there is no command {name!r}{advice}', 2)
     command, _ = COMMANDS[name]
     sys.argv = [f'cpvt {name}', *rest]  # argparse takes the name of the program from it
     run(command.main)

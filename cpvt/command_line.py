@@ -6,12 +6,9 @@ imports the package after its arguments are parsed: torch and mmengine take seco
 
 import argparse
 import ctypes
-import difflib
 import glob
 import importlib.util
-import inspect
 import json
-import logging
 import os
 import re
 import sys
@@ -19,60 +16,38 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from mmengine.config import Config
 
-# Choices and defaults of the package, for --help; a test compares them.
-AMP_DTYPES = ('float16', 'bfloat16')
-BACKBONES = ('CPVT', 'MultiScaleCPVT', 'PyramidCPVT')
-DTYPES = ('auto', 'float32', 'float16', 'bfloat16')
-EXPORT_FORMATS = ('onnx', 'torch_export', 'aoti')
-EXPORTED_SUFFIXES = ('.onnx', '.pt2')
-MAX_PIXELS = 2048 * 2048
-OPSET = 21
-OVERLAP = 256
-READ_LIMIT = 178_956_970
-RUNTIMES = ('onnxruntime', 'openvino', 'openvino-bfloat16')
-TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')
-TILE_SIZE = 1024
-VERIFIED_BATCHES = (1, 3)
-VERIFIED_SIZES = ((17, 33), (224, 224), (333, 517))
 
-# First words of messages of other packages that tell nothing of the user's data or model.
-PRINTED_NOISE = (
-    'Could not import OneDL',  # a data format of the toolboxes' maintainers
-    'Loads checkpoint by',  # mmengine; the runner names the checkpoint, too
-    'Because batch augmentations are enabled',  # mmpretrain: the form in which labels are stored
-    # COCOeval's lines, each of a metric; mmdet logs the same in one line and in its table.
-    ' Average Precision  (AP) @[',
-    ' Average Recall     (AR) @[',
-)
-WARNED_NOISE = (
-    'faster_coco_eval is not installed',  # mmdet: optional
-    'Default ``avg_non_ignore`` is False',  # mmseg: its own default, for every cross entropy
-    'The draw is False',  # mmseg: its own default
-    r'`isinstance\(treespec, LeafSpec\)` is deprecated',  # torch.export: of torch's own code
-    'The given buffer is not writable',  # torch.export: of the file that it reads
-)
-CUDA_LOGGER = 'torch.utils.cpp_extension'  # warns of a compiler for CUDA on a machine without a GPU
+def package_folder() -> Path:
+    """The folder of the package, without importing it."""
+    package = importlib.util.find_spec('cpvt_backbones')
+    assert package is not None and package.origin is not None
+    return Path(package.origin).parent
+
+
+def _load_plain() -> Any:
+    """Choices, defaults and advice of the package, without importing torch."""
+    spec = importlib.util.spec_from_file_location('cpvt_plain', package_folder() / 'plain.py')
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if TYPE_CHECKING:
+    from cpvt_backbones import plain as plain
+else:
+    plain = _load_plain()
+
 CHECKPOINT = 'file, name, or work directory (its only best_*.pth, else the newest)'
-# Functions of mmengine that pass keys of a config to a constructor.
-BUILDERS = (
-    'build_from_cfg',
-    'build_dataloader',
-    'build_train_loop',
-    'build_val_loop',
-    'build_test_loop',
-    'get_instance',  # of visualizers and loggers
-)
 WEIGHT_SUFFIXES = ('.pth', '.pt', '.pt2', '.onnx', '.safetensors', '.bin', '.ckpt')
-UNKNOWN_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'$")
-LOG_PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - \w+ - ')
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -150,7 +125,7 @@ class Parser(argparse.ArgumentParser):
             if option.startswith('--') and action.help != argparse.SUPPRESS
         ]
         similar = [option for option in known if wrong and option.startswith(wrong)]
-        similar = similar or difflib.get_close_matches(wrong, known, n=1)
+        similar = similar or plain.most_similar(wrong, known)
         return f'; did you mean {" or ".join(similar)}?' if similar else ''
 
 
@@ -175,10 +150,13 @@ def command(name: str) -> str:
 
 
 def keep_memory() -> bool:
-    """Let glibc keep the memory that is freed: else it returns large blocks and fetches them again
-    page by page.
+    """Let glibc keep the memory that is freed, for ``cpvt infer``.
 
-    ``False`` with another C library, or if the environment has settings of its own.
+    Otherwise it returns large blocks and fetches them again page by page: 106,000 page faults for
+    an image of 800 x 1344 px.
+
+    Returns:
+        ``False`` with another C library, or if the environment has settings of its own.
     """
     if any(name.startswith(('MALLOC_', 'GLIBC_TUNABLES')) for name in os.environ):
         return False
@@ -192,36 +170,15 @@ def keep_memory() -> bool:
         return False
 
 
-class QuietStream:
-    """A text stream without the messages of ``PRINTED_NOISE``."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._dropped = False  # the last message; print() writes the end of its line apart
-
-    def write(self, text: str) -> int:
-        """Write a message, or drop it and the end of its line."""
-        line_end = self._dropped and text == '\n'
-        self._dropped = LOG_PREFIX.sub('', text).startswith(PRINTED_NOISE)
-        if line_end or self._dropped:
-            return len(text)
-        return self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what other packages print and warn of unasked; not with ``CPVT_DEBUG=1``."""
+    """Silence warnings of other packages' future; not with ``CPVT_DEBUG=1``."""
     if is_debugging():
         yield
         return
     os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')  # torch reads it when it is imported
-    logging.getLogger(CUDA_LOGGER).setLevel(logging.ERROR)
-    with warnings.catch_warnings(), redirect_stdout(QuietStream(sys.stdout)):
-        for message in WARNED_NOISE:
-            warnings.filterwarnings('ignore', message)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', FutureWarning)
         yield
 
 
@@ -239,35 +196,25 @@ def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None
     ``interrupted`` and 130.
 
     A user's mistake is an InputError of the package, a :class:`UsageError`, a file that cannot be
-    opened, a missing package, or a part of a config that mmengine cannot build. Any other error is
-    a bug and keeps its traceback. With ``CPVT_DEBUG=1`` in the environment, a mistake has its
-    traceback, too, and nothing is :func:`quiet`.
+    opened or a missing package. Any other error keeps its traceback. With ``CPVT_DEBUG=1`` in the
+    environment, a mistake has its traceback too.
     """
-    keep_memory()
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names that are not UTF-8
     try:
         with quiet():
             main()
     except KeyboardInterrupt as error:
         stop(str(error) or interrupted, 130)
-    except SyntaxError as error:  # mmengine's, whatever stops it while it formats a config
-        if not isinstance(error.__context__, KeyboardInterrupt):
-            raise
-        stop(interrupted, 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ImportError, KeyError, TypeError, ValueError) as error:
+    except (OSError, ImportError, TypeError, ValueError) as error:
         if not _is_mistake(error):
             raise
         stop(f'error: {_text_of(error)}', 2)
 
 
 def _text_of(error: BaseException) -> str:
-    """The message of an error.
-
-    The system's own begins with the path. An argument's is named by its option. A type that no
-    registry has is compared with the backbones.
-    """
+    """The message of an error; for the system's own with the path, else with the option."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         path = os.fsdecode(error.filename)
         start = '' if os.path.isabs(path) else f' (the path starts from {os.getcwd()})'
@@ -275,55 +222,7 @@ def _text_of(error: BaseException) -> str:
     argument = getattr(error, 'argument', None)
     if argument is not None:
         return _option_of(argument) + str(error).removeprefix(argument)
-    if not isinstance(error, KeyError):
-        return _unknown_argument(error) or str(error)
-    name, *_ = message = str(error.args[0]).split()
-    similar = difflib.get_close_matches(name, BACKBONES, n=1, cutoff=0.75)
-    return ' '.join(message) + (f'; did you mean {similar[0]!r}?' if similar else '')
-
-
-def _unknown_argument(error: BaseException) -> str:
-    """The message for an argument in a config that the type it names does not take, else ``''``.
-
-    A head passes what it does not know to its base class, so that Python's error arises in the code
-    of the head and names the base class. The frames of mmengine's builders have the config.
-    """
-    found = UNKNOWN_ARGUMENT.search(str(error))
-    if found is None or not isinstance(error, TypeError):
-        return ''
-    builds = _builds_of(error)
-    if not builds or not inspect.isclass(builds[-1].get('obj_cls')):
-        return ''
-    kind, arguments = builds[-1]['obj_cls'], builds[-1]['args']
-    base, name = found.groups()
-    # Otherwise the code of the class has called another class wrongly, which is a bug.
-    if name not in arguments or base not in [one.__name__ for one in kind.__mro__]:
-        return ''
-    parents = builds[-2]['args'] if len(builds) > 1 else {}
-    parts = [key for key, value in parents.items() if value is builds[-1]['cfg']]
-    part = parts[0] if parts else builds[-1]['registry'].name
-    accepted = {
-        parameter
-        for one in kind.__mro__[:-1]
-        for parameter in inspect.signature(one.__init__).parameters
-    }
-    similar = difflib.get_close_matches(name, sorted(accepted - {'self', 'args', 'kwargs'}), n=1)
-    advice = f'; did you mean {similar[0]!r}?' if similar else ''
-    return f'{part}: {kind.__name__} has no argument {name!r}{advice}'
-
-
-def _builds_of(error: BaseException) -> list[dict[str, Any]]:
-    """Local variables of mmengine's builders in which an error arose, the outermost first."""
-    # The original mmengine raises the error again at each level; the first has all frames below.
-    found: list[dict[str, Any]] = []
-    origin: BaseException | None = error
-    while origin is not None and type(origin) is type(error):
-        frames = [frame for frame, _ in traceback.walk_tb(origin.__traceback__)]
-        builders = [frame for frame in frames if frame.f_code.co_name == 'build_from_cfg']
-        inner = [frame.f_locals for frame in builders if 'obj_cls' in frame.f_locals]
-        found += [one for one in inner if all(one['cfg'] is not other['cfg'] for other in found)]
-        origin = origin.__context__
-    return found
+    return str(error)
 
 
 def _option_of(argument: str) -> str:
@@ -341,25 +240,7 @@ def _is_mistake(error: BaseException) -> bool:
     errors = sys.modules.get('cpvt_backbones.errors')  # without it, nothing has raised its errors
     if errors is not None and isinstance(error, errors.InputError):
         return True
-    if isinstance(error, (OSError, UsageError)) or _unknown_argument(error):
-        return True
-    # The original mmengine raises an error of a constructor again, with a longer message.
-    context = error.__context__
-    origin = context if context is not None and type(context) is type(error) else error
-    module, function = _place_of(origin)
-    # A config names a type that is not registered, or arguments that the type does not take.
-    return module.startswith('mmengine.') and function in BUILDERS
-
-
-def _place_of(error: BaseException) -> tuple[str, str]:
-    """Module and function in which an error arose."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return '', ''
-    frame = last.tb_frame
-    return frame.f_globals.get('__name__', ''), frame.f_code.co_name
+    return isinstance(error, OSError | UsageError)
 
 
 def stop(message: str, code: int) -> NoReturn:
@@ -506,13 +387,6 @@ def check_image(pattern: str) -> None:
         raise UsageError(f'inputs: there is no file or folder {pattern!r}')
 
 
-def package_folder() -> Path:
-    """The folder of the package, without importing it."""
-    package = importlib.util.find_spec('cpvt_backbones')
-    assert package is not None and package.origin is not None
-    return Path(package.origin).parent
-
-
 def shipped_index() -> dict[str, dict[str, Any]]:
     """Weights that come with the package and published models, by name, without importing it."""
     index = package_folder() / 'weights' / 'index.json'
@@ -528,11 +402,7 @@ def shipped_configs() -> dict[str, str]:
 
 def did_you_mean(name: str) -> str:
     """``'; did you mean NAME?'`` if shipped weights have a similar name, else ``''``."""
-    known = shipped_configs()
-    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-    if not similar and len(name) >= 4:
-        similar = [one for one in known if name in one]
-    return f'; did you mean {similar[0]!r}?' if similar else ''
+    return plain.did_you_mean(name, shipped_configs(), cutoff=0.8)
 
 
 def add_run_arguments(parser: Parser) -> None:
@@ -582,7 +452,7 @@ def add_model_arguments(parser: Parser, *, images: bool = False, exported: bool 
     def check(args: argparse.Namespace) -> None:
         if getattr(args, 'draw', False):  # reads the tables of an earlier run alone
             return
-        suffixes = EXPORTED_SUFFIXES if exported else ()
+        suffixes = plain.EXPORTED_SUFFIXES if exported else ()
         words = [args.config, *args.rest]
         config, checkpoint, inputs = split_model(words, images=images, exported=suffixes)
         if config is not None:

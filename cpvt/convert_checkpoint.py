@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Sequence
 
 from cpvt import command_line as cli
+from cpvt.command_line import plain
 
 
 def backbone_arguments(args: argparse.Namespace) -> dict:
@@ -23,9 +24,9 @@ def backbone_arguments(args: argparse.Namespace) -> dict:
 
     if args.config:
         arguments = Config.fromfile(args.config).to_dict().get('model', {}).get('backbone', {})
-        if arguments.get('type') not in cli.BACKBONES:
+        if arguments.get('type') not in plain.BACKBONES:
             found = arguments.get('type', 'missing')
-            accepted = ', '.join(cli.BACKBONES)
+            accepted = ', '.join(plain.BACKBONES)
             raise cli.UsageError(
                 f'config: model.backbone.type must be one of {accepted}, it is {found}'
             )
@@ -98,10 +99,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('source', help=cli.CHECKPOINT)
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
     parser.add_argument(
-        '--to', choices=cli.TARGETS, default='cpvt', help='naming of the weights to write'
+        '--to', choices=plain.TARGETS, default='cpvt', help='naming of the weights to write'
     )
     backbone = parser.add_mutually_exclusive_group(required=True)
-    backbone.add_argument('--type', choices=cli.BACKBONES, help='backbone that the weights are for')
+    backbone.add_argument(
+        '--type', choices=plain.BACKBONES, help='backbone that the weights are for'
+    )
     backbone.add_argument('--config', help='config whose model.backbone the weights are for')
     parser.add_argument('--arch', default='small', help='size, with --type')
     options = 'arguments of the backbone: with_cls_token=False arch.depth=24 ...'

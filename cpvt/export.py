@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cpvt import command_line as cli
+from cpvt.command_line import plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +51,10 @@ def make_parser() -> argparse.ArgumentParser:
         '--out', type=Path, required=True, help='the file: .onnx, or .pt2 for the other formats'
     )
     parser.add_argument(
-        '--format', choices=tuple(cli.EXPORT_FORMATS), default='onnx', help='default: %(default)s'
+        '--format',
+        choices=tuple(plain.EXPORT_FORMATS),
+        default='onnx',
+        help='default: %(default)s',
     )
     parser.add_argument(
         '--part', choices=('model', 'backbone'), default='model', help='default: %(default)s'
@@ -64,7 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--logits', action='store_true', help='of a segmentor: return logits instead of classes'
     )
-    parser.add_argument('--opset', type=int, default=cli.OPSET, help='of ONNX: 18, 21 or 23')
+    parser.add_argument('--opset', type=int, default=plain.OPSET, help='of ONNX: 18, 21 or 23')
     parser.add_argument(
         '--portable',
         action='store_true',
@@ -87,8 +91,8 @@ def _add_verification(parser: argparse.ArgumentParser) -> None:
     verification = parser.add_argument_group('verification')
     verification.add_argument(
         '--runtime',
-        choices=cli.RUNTIMES[:2],
-        default=cli.RUNTIMES[0],
+        choices=plain.RUNTIMES[:2],
+        default=plain.RUNTIMES[0],
         help='in which an .onnx file is verified, and for which --int8 rounds it; default:'
         ' %(default)s',
     )
@@ -96,15 +100,15 @@ def _add_verification(parser: argparse.ArgumentParser) -> None:
         '--verify-sizes',
         type=cli.parse_size,
         nargs='+',
-        default=list(cli.VERIFIED_SIZES),
+        default=list(plain.VERIFIED_SIZES),
         metavar='HEIGHTxWIDTH',
-        help='default: ' + ' '.join(f'{height}x{width}' for height, width in cli.VERIFIED_SIZES),
+        help='default: ' + ' '.join(f'{height}x{width}' for height, width in plain.VERIFIED_SIZES),
     )
     verification.add_argument(
         '--verify-batches',
         type=cli.positive,
         nargs='+',
-        default=list(cli.VERIFIED_BATCHES),
+        default=list(plain.VERIFIED_BATCHES),
         metavar='N',
         help='default: %(default)s',
     )
@@ -136,20 +140,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = f'{args.out.stat().st_size / 2**20:.1f} MiB'
     print(f'{args.out}  {size}  {args.format}{precision}, {graph.task}')
     if args.int8:
-        chosen = '' if args.runtime == cli.RUNTIMES[0] else f' --runtime {args.runtime}'
+        chosen = '' if args.runtime == plain.RUNTIMES[0] else f' --runtime {args.runtime}'
         print(f'made for {args.runtime}: {cli.command("infer")} {args.out} IMAGE ...{chosen}')
     elif args.format == 'onnx':
         print(f'predict with it in onnxruntime: {cli.command("infer")} {args.out} IMAGE ...')
-    if args.format == 'onnx' and (not args.int8 or args.runtime == cli.RUNTIMES[1]):
+    if args.format == 'onnx' and (not args.int8 or args.runtime == plain.RUNTIMES[1]):
         print(
-            f'on a processor with bfloat16 instructions, add --runtime {cli.RUNTIMES[2]}'
+            f'on a processor with bfloat16 instructions, add --runtime {plain.RUNTIMES[2]}'
             ' (speed: docs/export.md)'
         )
 
 
 def _check_suffix(args: argparse.Namespace) -> None:
     """Refuse a wrong name of the file before the model is loaded."""
-    suffix = cli.EXPORTED_SUFFIXES[args.format != 'onnx']
+    suffix = plain.EXPORTED_SUFFIXES[args.format != 'onnx']
     if args.out.suffix != suffix:
         raise cli.UsageError(
             f'--out: must have the suffix {suffix} for --format {args.format}, got'
@@ -182,7 +186,7 @@ def _find_photos(args: argparse.Namespace) -> 'list[Path | np.ndarray]':
     except FileNotFoundError as error:
         reason = str(error).removeprefix('inputs: ')
         raise FileNotFoundError(f'--verify-images: {reason}') from None
-    if args.int8 and args.runtime == cli.RUNTIMES[1] and len(files) < 2:
+    if args.int8 and args.runtime == plain.RUNTIMES[1] and len(files) < 2:
         raise cli.UsageError(
             f'--verify-images: --int8 for {args.runtime} needs at least two images, one to'
             f' calibrate and one to compare, got {len(files)}'
@@ -272,7 +276,7 @@ def _write_int8(
     )
 
     copy = path.with_name(f'int8-{path.name}')
-    if args.runtime == cli.RUNTIMES[1]:
+    if args.runtime == plain.RUNTIMES[1]:
         calibration, images = split_images(images)
         inputs = calibration_inputs(original, calibration)
         shown = track(inputs, 'calibration', total=len(calibration))

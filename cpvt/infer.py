@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from cpvt import command_line as cli
+from cpvt.command_line import plain
 
 if TYPE_CHECKING:
     from cpvt_backbones.inference import Summary
@@ -95,15 +96,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument('--device', help='cpu, cuda:1, ... (default: a GPU if there is one)')
     parser.add_argument(
         '--dtype',
-        choices=cli.DTYPES,
+        choices=plain.DTYPES,
         default='float32',
         metavar='TYPE',
         help='float32 (default), bfloat16, float16; auto: bfloat16 where faster',
     )
     parser.add_argument(
         '--runtime',
-        choices=cli.RUNTIMES,
-        default=cli.RUNTIMES[0],
+        choices=plain.RUNTIMES,
+        default=plain.RUNTIMES[0],
         metavar='NAME',
         help='for .onnx files: onnxruntime (default), openvino, openvino-bfloat16',
     )
@@ -171,28 +172,28 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     memory.add_argument(
         '--max-pixels',
         type=cli.positive,
-        default=cli.MAX_PIXELS,
+        default=plain.MAX_PIXELS,
         metavar='N',
         help='pixels per forward call; a larger image is tiled',
     )
     memory.add_argument(
         '--tile-size',
         type=cli.positive,
-        default=cli.TILE_SIZE,
+        default=plain.TILE_SIZE,
         metavar='PX',
         help='default: %(default)s',
     )
     memory.add_argument(
         '--overlap',
         type=cli.natural,
-        default=cli.OVERLAP,
+        default=plain.OVERLAP,
         metavar='PX',
         help='minimum overlap of two tiles',
     )
     memory.add_argument(
         '--read-limit',
         type=cli.positive,
-        default=cli.READ_LIMIT,
+        default=plain.READ_LIMIT,
         metavar='N',
         help='maximum pixels of a file decoded as a whole',
     )
@@ -215,10 +216,13 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
+    cli.keep_memory()
     words = [args.config, *args.rest]
-    config, checkpoint, inputs = cli.split_model(words, images=True, exported=cli.EXPORTED_SUFFIXES)
+    config, checkpoint, inputs = cli.split_model(
+        words, images=True, exported=plain.EXPORTED_SUFFIXES
+    )
     cli.print_file_of(checkpoint)
-    if config is not None and args.runtime != cli.RUNTIMES[0]:
+    if config is not None and args.runtime != plain.RUNTIMES[0]:
         raise cli.UsageError(
             f'--runtime: only an exported .onnx file runs in another runtime, got {args.runtime!r}'
         )

@@ -23,13 +23,13 @@ validation. The formats: docs/own_data.md.
 """
 
 import argparse
-import difflib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cpvt import command_line as cli
+from cpvt.command_line import plain
 
 if TYPE_CHECKING:
     from cpvt_backbones.own_data import Form
@@ -157,7 +157,7 @@ def must_exist(path: Path, argument: str) -> None:
     if path.exists():
         return
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    similar = difflib.get_close_matches(path.name, beside, n=1)
+    similar = plain.most_similar(path.name, beside)
     hint = f'; did you mean {str(path.parent / similar[0])!r}?' if similar else ''
     raise cli.UsageError(f'{argument}: there is no file or folder {str(path)!r}{hint}')
 

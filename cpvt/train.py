@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 
 from cpvt import command_line as cli
+from cpvt.command_line import plain
 
 
 def check(args: argparse.Namespace) -> None:
@@ -29,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         '--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU'
     )
-    parser.add_argument('--amp-dtype', choices=cli.AMP_DTYPES, help='mixed precision in this type')
+    parser.add_argument(
+        '--amp-dtype', choices=plain.AMP_DTYPES, help='mixed precision in this type'
+    )
     parser.add_argument(
         '--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size'
     )

@@ -1,6 +1,5 @@
 """Checks of arguments. Every error names the argument, the value it got and what is accepted."""
 
-import difflib
 import functools
 import inspect
 import math
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from cpvt_backbones.errors import InputError, InputTypeError
+from cpvt_backbones.plain import did_you_mean
 
 
 def check(accepted: str, accepts: Callable[[Any], bool], **values: Any) -> None:
@@ -33,27 +33,6 @@ def is_number(value: Any) -> bool:
 def is_sequence(value: Any) -> bool:
     """``True`` for a sequence that is not a string."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-
-
-def did_you_mean(value: Any, accepted: Collection[Any]) -> str:
-    """``'; did you mean ...?'`` for a value similar to an accepted one, else ``''``.
-
-    Upper and lower case do not count. Similar are, too, a name that begins with four characters or
-    more of the value, and an abbreviation of it, as cfg of config.
-    """
-    names = {name.lower(): name for name in accepted if isinstance(name, str)}
-    text = str(value).lower()
-    similar = [names[one] for one in difflib.get_close_matches(text, names, n=1, cutoff=0.75)]
-    if not similar and len(text) >= 4:
-        similar = [names[name] for name in names if name.startswith(text)]
-        similar += [names[name] for name in names if _abbreviates(name, text)]
-    return f'; did you mean {similar[0]!r}?' if similar else ''
-
-
-def _abbreviates(name: str, text: str) -> bool:
-    """True if a name is the first letter of a text and others of it, in their order."""
-    letters = iter(text)
-    return len(name) >= 3 and name[0] == text[0] and all(letter in letters for letter in name)
 
 
 def check_choice(choices: Collection[Any], **values: Any) -> None:

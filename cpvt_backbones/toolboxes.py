@@ -17,8 +17,9 @@ from mmengine.runner import FlexibleRunner, Runner
 from torch import nn
 
 from cpvt_backbones.checkpoints import classes_of, unwrap
-from cpvt_backbones.checks import check_path, did_you_mean
+from cpvt_backbones.checks import check_path
 from cpvt_backbones.errors import InputError, InputTypeError
+from cpvt_backbones.plain import did_you_mean
 
 ConfigInput: TypeAlias = Config | str | os.PathLike[str]
 """A config: the path of its file, or what :func:`read_config` returns."""

@@ -22,7 +22,7 @@ def test_imports_point_down_only():
 
 BELOW = dict(
     layers=('torch', 'cpvt_backbones.checks', 'cpvt_backbones.errors'),
-    weights=('cpvt_backbones.errors',),
+    weights=('cpvt_backbones.errors', 'cpvt_backbones.plain'),
 )
 
 

@@ -6,11 +6,11 @@ from typing import Any
 from cpvt_backbones.checks import (
     check_int,
     check_positive,
-    did_you_mean,
     is_int,
     is_sequence,
 )
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.plain import did_you_mean
 
 COLUMNS: dict[str, dict[str, Any]] = {
     # DeiT's trunk (arXiv 2012.12877, table 1): head dimension 64 throughout.

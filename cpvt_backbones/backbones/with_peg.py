@@ -1,7 +1,6 @@
 """``dict(type='WithPEG', ...)``: PEGs after named blocks of any registered backbone."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from cpvt_backbones.checks import OF_BASES, check_bool, check_keywords, is_int, 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import PEG, Grid, ceil_div
 from cpvt_backbones.layers.peg import identity_init
+from cpvt_backbones.plain import most_similar
 
 from .archs import resolve_size
 
@@ -93,7 +93,7 @@ def build_with_peg(
     model.register_forward_pre_hook(_note_size)
     for index, name in enumerate(after):
         if name not in modules:
-            near = get_close_matches(str(name), modules, cutoff=0)
+            near = most_similar(name, modules, count=3, cutoff=0)
             raise InputError(f'after must name modules of {owner}, such as {near}, got {name!r}')
         hook = partial(_encode, pegs, str(index), name, channels_last, peg)
         modules[name].register_forward_hook(hook, with_kwargs=True)

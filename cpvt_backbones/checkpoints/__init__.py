@@ -10,9 +10,11 @@ trained for. ``reading`` knows no model, and ``conversion`` opens no file.
 :func:`export_state_dict` renames weights for other packages.
 """
 
+from cpvt_backbones.plain import TARGETS
+
 from .classes import classes_of
 from .conversion.architecture import Architecture
-from .conversion.exporting import TARGETS, export_state_dict
+from .conversion.exporting import export_state_dict
 from .conversion.families import SOURCES
 from .conversion.public import public_backbone
 from .described import (

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from cpvt_backbones.checkpoints import (
 )
 from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.plain import AMP_DTYPES
 from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, check_model, dicts_of, find_toolbox
 
 from .class_names import check_folders, check_runner_classes
@@ -38,17 +39,6 @@ from .curves import LossCurveHook
 from .runner import ResumableRunner
 from .training_checks import TrainingCheckHook, check_heads
 
-AMP_DTYPES = ('float16', 'bfloat16')
-# First words of messages that are for the log file, not for the terminal.
-FOR_THE_FILE = (
-    'paramwise_options',
-    'Config:\n',
-    'Hooks will be executed',
-    'Distributed training is not used',
-    '"FileClient" will be deprecated',
-    '"HardDiskBackend" is the alias',
-    'The prefix is not set in metric class',
-)
 REMOTE = ('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')
 
 
@@ -193,29 +183,41 @@ def _terminals(logger: logging.Logger) -> list[logging.StreamHandler]:
     return [one for one in logger.handlers if type(one) is logging.StreamHandler]
 
 
-def _is_for_terminal(record: logging.LogRecord) -> bool:
-    """False for the environment, the config, the hooks, a line a parameter and mmengine's own."""
-    message = str(record.msg)
-    return not message.startswith(FOR_THE_FILE) and '\nSystem environment:' not in message
-
-
-def _shorten(logger: logging.Logger) -> None:
-    """Keep long messages off the terminal, except at level DEBUG or with ``CPVT_DEBUG=1``."""
-    if os.environ.get('CPVT_DEBUG', '0') not in ('', '0'):
-        return
-    for handler in _terminals(logger):
-        if handler.level > logging.DEBUG:  # mmengine sets the level of the handlers
-            handler.addFilter(_is_for_terminal)
+@contextmanager
+def _in_file_only(logger: logging.Logger) -> Iterator[None]:
+    """Keep a log below WARNING off the terminal, unless ``CPVT_DEBUG=1`` is in the environment."""
+    debugging = os.environ.get('CPVT_DEBUG', '0') not in ('', '0')
+    handlers = [] if debugging else _terminals(logger)
+    levels = [handler.level for handler in handlers]  # mmengine sets the level of the handlers
+    for handler in handlers:
+        handler.setLevel(max(handler.level, logging.WARNING))
+    try:
+        yield
+    finally:
+        for handler, level in zip(handlers, levels, strict=True):
+            handler.setLevel(level)
 
 
 class QuietRunner(ResumableRunner):
-    """The runner of a command; environment, config and hooks are in its log file only."""
+    """The runner of a command.
+
+    Environment, config, hooks and the options of each parameter are in its log file only.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        with ExitStack() as self._construction:
+            super().__init__(*args, **options)
 
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
-        """Build mmengine's logger and keep long messages off the terminal."""
+        """Build mmengine's logger, quiet until the runner is built."""
         logger = super().build_logger(*args, **kwargs)
-        _shorten(logger)
+        self._construction.enter_context(_in_file_only(logger))
         return logger
+
+    def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
+        """Build the optimizer, of which mmengine logs a line for each parameter."""
+        with _in_file_only(self.logger):
+            return super().build_optim_wrapper(optim_wrapper)
 
 
 class SummaryHook(Hook):
@@ -447,9 +449,7 @@ def _build_runner(cfg: Config) -> Runner:
         _use_gloo(cfg)
     if kind is ResumableRunner and plain:
         return QuietRunner.from_cfg(cfg)
-    runner = RUNNERS.build(cfg)
-    _shorten(runner.logger)
-    return runner
+    return RUNNERS.build(cfg)
 
 
 def _use_gloo(cfg: Config) -> None:

@@ -20,13 +20,11 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
+from cpvt_backbones.plain import EXPORTED_SUFFIXES, RUNTIMES
 from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
 
 from .metadata import METADATA, read_metadata
-
-EXPORTED_SUFFIXES = ('.onnx', '.pt2')
-RUNTIMES = ('onnxruntime', 'openvino', 'openvino-bfloat16')  # of .onnx files
 
 WARM_UP_SIDE = 65  # px; more than a token at every stride up to 64
 Run = Callable[[np.ndarray], list[np.ndarray]]

@@ -15,11 +15,9 @@ from cpvt_backbones import __version__
 from cpvt_backbones.checks import check, check_choice
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.export.metadata import METADATA
+from cpvt_backbones.plain import EXPORT_FORMATS, OPSET
 
 from .graphs import ExportGraph
-
-EXPORT_FORMATS = {'onnx': '.onnx', 'torch_export': '.pt2', 'aoti': '.pt2'}
-OPSET = 21  # ONNX opset, the last before RoiAlign(22), which onnxruntime lacks
 
 OPSETS = (18, 21, 23)
 # torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every

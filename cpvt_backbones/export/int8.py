@@ -20,11 +20,12 @@ import numpy as np
 from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.images import ImageInput, each_image
-from cpvt_backbones.inference.inferencer import MAX_PIXELS, TILE_SIZE, Inferencer
+from cpvt_backbones.inference.inferencer import Inferencer
 from cpvt_backbones.inference.predictions import Prediction
 from cpvt_backbones.inference.windows import open_image
+from cpvt_backbones.plain import MAX_PIXELS, RUNTIMES, TILE_SIZE
 
-from .exported import RUNTIMES, ExportedModel
+from .exported import ExportedModel
 from .metadata import METADATA
 
 if TYPE_CHECKING:

@@ -11,13 +11,10 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.export.exported import ExportedModel
 from cpvt_backbones.inference.predictors import Predictor
 from cpvt_backbones.inference.sizes import resize
+from cpvt_backbones.plain import VERIFIED_BATCHES, VERIFIED_SIZES
 
 from .graphs import ExportGraph
 from .masks import LastPrediction, MaskQueries
-
-VERIFIED_BATCHES = (1, 3)
-VERIFIED_SIZES = ((17, 33), (224, 224), (333, 517))
-"""Heights and widths in px: below one patch row, the usual size, and one that no stride divides."""
 
 # largest difference of features and scores in fp32; of logits, relative to the largest
 FEATURE_TOLERANCE = 1e-4

@@ -15,10 +15,8 @@ import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.plain import READ_LIMIT
 from cpvt_backbones.value_range import ARRAY_SUFFIX, ValueRangeError, size_of
-
-READ_LIMIT = 178_956_970  # pixels; Pillow's default threshold for the error of a decompression bomb
-
 
 ImageInput = str | os.PathLike[str] | np.ndarray
 """An image: the path of a file, or an array. Arrays are (H, W), (H, W, 1), (H, W, 3) in BGR or

@@ -20,13 +20,13 @@ from mmengine.logging import print_log
 
 from cpvt_backbones.checks import check_choice, check_fraction
 from cpvt_backbones.errors import InputError, InputTypeError
+from cpvt_backbones.plain import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
 from cpvt_backbones.toolboxes import TOOLBOXES, ConfigInput
 from cpvt_backbones.value_range import ValueRange
 
 from .drawing import draw_prediction, make_preview
 from .images import (
     DECODING_BYTES,
-    READ_LIMIT,
     ImageError,
     ImageInput,
     each_image,
@@ -43,8 +43,6 @@ from .queues import OrderedCalls, ShapeBuckets, bytes_of
 from .sizes import Scale, Sizing, check_scale
 from .tiles import Bounds
 from .windows import ImageFile, open_image, open_scene
-
-MAX_PIXELS, TILE_SIZE, OVERLAP = 2048 * 2048, 1024, 256
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from cpvt_backbones.checks import (
 )
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers.blocked_attention import bfloat16_instructions
+from cpvt_backbones.plain import DTYPES
 from cpvt_backbones.toolboxes import (
     SIZE_ARGUMENTS,
     ConfigInput,
@@ -55,8 +56,6 @@ from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import named_models, published_weights, sha256_of, similar_names
 
 from .sizes import GoodSizes, size_steps
-
-DTYPES = ('auto', 'float32', 'float16', 'bfloat16')
 
 
 class Predictor(Protocol):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cpvt_backbones.plain import READ_LIMIT
 from cpvt_backbones.value_range import (
     ARRAY_SUFFIX,
     DRIVERS,
@@ -25,7 +26,6 @@ from cpvt_backbones.value_range import (
 
 from .images import (
     DECODING_BYTES,
-    READ_LIMIT,
     ImageError,
     ImageInput,
     blend_on_white,

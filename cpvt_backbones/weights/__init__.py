@@ -6,7 +6,6 @@ values of shipped weights in fp16, ``<name>.md`` their data and its terms, recip
 Nothing here imports the rest of the package but its errors.
 """
 
-import difflib
 import hashlib
 import json
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.plain import did_you_mean
 
 FOLDER = Path(__file__).parent
 # The hash in file names of mm, torchvision and tools/publish_checkpoint.py. A date and a step with
@@ -202,11 +202,7 @@ def shipped_file(path: str | PathLike[str]) -> Path:
 
 def similar_names(name: str) -> str:
     """``'; did you mean NAME?'``, for error messages; ``''`` if no model has a similar name."""
-    known = named_models()
-    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-    if not similar and len(name) >= 4:
-        similar = [one for one in known if name in one]
-    return f'; did you mean {similar[0]!r}?' if similar else ''
+    return did_you_mean(name, named_models(), cutoff=0.8)
 
 
 def find_shipped(name: str) -> ShippedWeights:

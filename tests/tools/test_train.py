@@ -54,16 +54,14 @@ def test_amp_dtype_on_a_gpu(flags, kind, dtype, scale, classifier, tmp_path, cal
 
 @pytest.mark.parametrize('loader', ['train_dataloader', 'val_dataloader'])
 def test_missing_data_end_a_training_before_weights_are_fetched(
-    loader, classifier, refused, monkeypatch
+    loader, classifier, refused, call, monkeypatch
 ):
     monkeypatch.setattr(launch, '_find_weights', lambda *_: pytest.fail('weights are fetched'))
     options = ['--cfg-options', f'{loader}.dataset.data_root=data/none']
     line = refused('train', classifier, *options, f'{loader}.dataset.ann_file=list.txt')
     assert line.endswith(f"error: {loader}.dataset.data_root: there is no folder 'data/none'")
-    line = refused('train', classifier, *options, 'model.head.num_clases=3')
-    assert line.endswith(
-        "error: head: LinearClsHead has no argument 'num_clases'; did you mean 'num_classes'?"
-    )
+    with pytest.raises(TypeError, match="unexpected keyword argument 'num_clases'"):
+        call('train', classifier, *options, 'model.head.num_clases=3')
 
 
 @pytest.mark.parametrize('flags', only(of=[[], ['--amp']]))

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from cpvt_backbones.checks import check_choice
+from cpvt_backbones.plain import TARGETS
 
 from ..report import CheckpointError, ConversionReport, Reason
-
-TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')  # namings of weights
 
 _GRID = re.compile(r'pos_embed\.grid_\d$')
 _OPENMMLAB = (

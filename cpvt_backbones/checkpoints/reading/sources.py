@@ -4,7 +4,6 @@ torch.hub and huggingface_hub fetch and cache. This module knows where a file be
 SHA-256 it must have.
 """
 
-import difflib
 import errno
 import hashlib
 import logging
@@ -23,6 +22,7 @@ import torch
 from mmengine.logging import print_log
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.plain import did_you_mean
 from cpvt_backbones.weights import PublishedWeights, hash_in_name, sha256_of
 
 from ..report import CheckpointError
@@ -259,10 +259,8 @@ def similar_timm_names(name: str) -> str:
         return ''
     names = list_models()
     model = name.partition('.')[0]
-    similar = [one for one in names if len(model) >= 4 and one.startswith(model)]
-    similar = similar or difflib.get_close_matches(model, names, n=3)
-    quoted = [repr(f'timm://{one}') for one in similar[:3]]
-    return f'; did you mean {" or ".join(quoted)}?' if quoted else ''
+    own = [one for one in names if one.startswith(model)] if len(model) >= 4 else []
+    return did_you_mean(f'timm://{model}', [f'timm://{one}' for one in own or names], count=3)
 
 
 def _fetch_hub(name: str, repository: str, file_names: Sequence[str]) -> Path:
