@@ -1,27 +1,12 @@
-"""All that this package changes in other packages, and what breaks without it.
+"""Every contact of this package with the insides of another one.
 
-| changed | without it |
-| --- | --- |
-| ``sys.meta_path``: a finder, last | mmdet and mmseg do not import without mmcv's operators |
-| ``CheckpointLoader._schemes`` | mmengine reopens refused checkpoints; loading may run code |
-| ``load_state_dict`` of mmengine | ``init_model`` leaves a trunk random, with a warning |
-| ``Config._get_cfg_path`` | ``_base_ = 'cpvt_backbones::...'`` finds no detector or no file, |
-| | and each ``_base_ = 'mmdet::...'`` reads 102 metafiles |
-| ``sys.meta_path``: a finder, first | beside transformers 5, no toolbox imports |
-| ``MODULE2PACKAGE['mmseg']`` | ``_base_ = 'mmseg::...'`` fails with the maintained fork |
-| ``file_handlers`` of mmengine: YAML | a tag in a YAML config or metafile runs any function |
-
-The last finder serves mmcv's operators, such as NMS and RoIAlign, where mmcv has none of its own.
-mmengine retries a refused checkpoint with ``weights_only=False``. Without the fourth change, types
-of our configs resolve in a registry ``cpvt_backbones``, which knows no detector, and a clone that
-is not installed has no configs. The first finder is there beside transformers 5 only: mmpretrain
-fails with "NoneType takes no arguments", and with it mmdet and mmseg.
-
-The second and the last two changes are mmengine's own means: ``register_scheme(force=True)``, a
-table and ``register_handler``.
+:data:`CONTACTS` lists them: what is changed, and which names without documentation are used.
+:func:`apply` makes the changes when the package is imported. Everything else uses interfaces that
+the other packages document.
 """
 
 import importlib.util
+import logging
 import os
 import sys
 import warnings
@@ -31,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from mmengine.config import Config
@@ -46,6 +31,141 @@ from cpvt_backbones.errors import InputError
 from .checkpoints.mmengine_loader import SCHEMES, load_from_cpvt_backbones, load_state_dict_whole
 from .weights import repository_file
 
+
+class Contact(NamedTuple):
+    """Insides of another package that this one changes or uses.
+
+    Attributes:
+        package: The other package.
+        changed: What is changed for the whole process; empty if nothing is.
+        used: Names that it does not document.
+        why: What they are needed for.
+        without: What breaks without them.
+        until: The version or event that makes the contact unnecessary.
+    """
+
+    package: str
+    changed: str
+    used: tuple[str, ...]
+    why: str
+    without: str
+    until: str
+
+
+CONTACTS = (
+    Contact(
+        'mmcv',
+        'a finder at the end of sys.meta_path',
+        ('_ext', '_roi_align_backward', '_deform_conv2d_backward'),
+        "operators such as NMS and RoIAlign by torchvision's kernels, if mmcv has none compiled",
+        'mmdet and mmseg do not import',
+        'mmcv has wheels for current versions of torch',
+    ),
+    Contact(
+        'mmengine',
+        'CheckpointLoader (by register_scheme), load_state_dict of mmengine.runner.checkpoint',
+        ('_get_mmengine_home',),
+        'mmengine and the toolboxes open checkpoints through this package',
+        'a refused checkpoint is reopened and may run code; init_model leaves a trunk random',
+        'mmengine loads with weights_only=True, and refuses missing weights',
+    ),
+    Contact(
+        'mmengine',
+        'Config._get_cfg_path, MODULE2PACKAGE, the handler of YAML files (by register_handler)',
+        ('_get_cfg_path', '_cfg_dict'),
+        "_base_ = 'cpvt_backbones::...' and 'mmseg::...'; YAML is read as plain data",
+        'bases are not found, or read 102 metafiles; a tag in a YAML file runs any function',
+        'mmengine lets a package name its folder of configs, and reads YAML by a safe loader',
+    ),
+    Contact(
+        'mmpretrain',
+        'a finder at the start of sys.meta_path, beside transformers 5',
+        ('_get_loss',),
+        'mmpretrain without its multimodal models; the loss of a student by its head',
+        'no toolbox imports beside transformers 5; distillation has no loss of the labels',
+        'mmpretrain supports transformers 5, and offers the loss of given scores',
+    ),
+    Contact(
+        'Pillow',
+        'a filter of its TIFF logger',
+        (),
+        'TIFFs of more than six bands, which rasterio reads',
+        'an error is logged for each header of such a file',
+        'Pillow raises without logging',
+    ),
+    Contact(
+        'mmengine',
+        '',
+        (
+            '_resume',
+            '_load_from',
+            '_has_loaded',
+            '_train_loop',
+            '_epoch',
+            '_iter',
+            '_decide_current_val_interval',
+            '_accumulative_counts',
+            '_global_step',
+            '_save_checkpoint_with_step',
+            '_save_best_checkpoint',
+            '_init_rule',
+            '_strategy',
+        ),
+        'runners, loops, schedules, the checkpoint hook and FSDP go on where a checkpoint ends',
+        'a resumed training ends with other weights',
+        'mmengine resumes exactly',
+    ),
+    Contact(
+        'mmengine',
+        '',
+        ('_params_init_info', '_log_history', '_count_history'),
+        'the record of initialised parameters; histories of a checkpoint without pickle',
+        'the log calls loaded weights random; a training has no history after a resume',
+        'mmengine offers setters',
+    ),
+    Contact(
+        'mmengine, mmdet',
+        '',
+        ('_indices', '_fully_initialized', '_coco_api'),
+        'data sets that are cut, and annotations that a metric reads by itself',
+        'classes of annotations are not compared; images are decoded twice',
+        'the data sets and metrics offer these values',
+    ),
+    Contact(
+        'torch',
+        '',
+        ('_metadata', '_register_load_state_dict_pre_hook', '_NormBase', '_pytree'),
+        'state dicts that know their file; tables that are resized on loading; precision by layer',
+        'messages do not name the file; old checkpoints do not load',
+        'torch 2.5 for the hook',
+    ),
+    Contact(
+        'torch',
+        '',
+        (
+            '_symbolic_trace',
+            '_is_fx_tracing_flag',
+            '_C',
+            '_get_tracing_state',
+            '_inductor',
+            '_sympy',
+            '_assert_scalar',
+        ),
+        'tracing is noticed; exported graphs take any size',
+        'a traced or exported model has the size of its example',
+        'torch.compiler tells of every kind of tracing, and AOTInductor leaves torch._inductor',
+    ),
+    Contact(
+        'timm',
+        '',
+        ('_features',),
+        'feature_take_indices, the rule for negative indices of features',
+        'features_only takes other layers than for models of timm',
+        'timm.models exports it',
+    ),
+)
+"""All contacts. A test finds names without documentation in the code, and counts them."""
+
 OPERATORS_VARIABLE = 'CPVT_MMCV_OPERATORS'
 _OPERATORS = Path(__file__).with_name('engine') / 'mmcv_operators.py'
 
@@ -59,6 +179,7 @@ def apply() -> None:
     leave_out_multimodal()
     find_mmseg(MODULE2PACKAGE)
     read_yaml_as_data()
+    silence_tiff_headers()
 
 
 class OperatorFinder(MetaPathFinder):
@@ -227,3 +348,12 @@ class DataYamlHandler(YamlHandler):
 def read_yaml_as_data() -> None:
     """Let mmengine read YAML files, configs among them, by :class:`DataYamlHandler`."""
     register_handler(['yaml', 'yml'])(DataYamlHandler)
+
+
+def silence_tiff_headers() -> None:
+    """Drop an error that Pillow logs for each TIFF of more than six bands."""
+    logging.getLogger('PIL.TiffImagePlugin').addFilter(_is_no_header)
+
+
+def _is_no_header(record: logging.LogRecord) -> bool:
+    return 'More samples per pixel' not in record.getMessage()

@@ -4,7 +4,6 @@ Training (:class:`.engine.LoadRange`) and prediction (:mod:`.inference`) read by
 sees the same pixels in both.
 """
 
-import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -26,12 +25,6 @@ FORMATS = ('BMP', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP', 'JPEG2000')  # of Pillow
 STRIP_PIXELS = 1 << 20  # that are scaled at a time, to save memory
 DTYPES = ('uint8', 'uint16', 'int16', 'uint32', 'int32', 'float32', 'float64')
 MOST_BANDS = 128  # channels that OpenCV resizes
-
-
-# Pillow logs an error for each header of a TIFF of more than six bands, which rasterio reads.
-logging.getLogger('PIL.TiffImagePlugin').addFilter(
-    lambda record: 'More samples per pixel' not in record.getMessage()
-)
 
 
 class ValueRangeError(InputError):
@@ -74,7 +67,7 @@ class Raster:
             raise ValueRangeError(f'damaged: {error}') from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(unsafe_hash=True, kw_only=True)
 class ValueRange:
     """How the bands and values of a file become an image of 8 bits.
 
@@ -116,7 +109,7 @@ class ValueRange:
         if self.dtype not in DTYPES:
             raise InputError(f'dtype must be one of {", ".join(DTYPES)}, got {self.dtype!r}')
         if self.bands is not None:
-            object.__setattr__(self, 'bands', _checked_bands(self.bands))
+            self.bands = _checked_bands(self.bands)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -349,10 +342,11 @@ def tiff_file(path: Path) -> Any:
     except ImportError:
         needs = 'reading by windows, a range or bands needs rasterio: pip install rasterio'
         raise ImportError(needs) from None
-    warnings.filterwarnings('ignore', category=rasterio.errors.NotGeoreferencedWarning)
     driver = DRIVERS[path.suffix.lower()]
     try:
-        return rasterio.open(path.absolute(), driver=driver)
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', rasterio.errors.NotGeoreferencedWarning)
+            return rasterio.open(path.absolute(), driver=driver)
     except rasterio.errors.RasterioIOError as error:
         raise ValueRangeError(f'not a file of the kind {driver}, or damaged: {error}') from error
 

@@ -1,5 +1,7 @@
-"""Changes in other packages: transformers 5 beside the toolboxes, tags in YAML."""
+"""Contacts with other packages: their count, transformers 5 beside the toolboxes, tags in YAML."""
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,66 @@ from mmengine.config import Config
 from tiny import only
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.patches import CONTACTS
 from cpvt_backbones.toolboxes import read_config
+
+ROOT = Path(__file__).parents[1]
+MODULES = [file for name in ('cpvt_backbones', 'cpvt') for file in (ROOT / name).rglob('*.py')]
+
+
+def private(name):
+    return name.startswith('_') and not name.startswith('__')
+
+
+def defined_names(tree):
+    """Functions, classes, variables and attributes of ``self`` that a module defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node.value) in ('self', 'cls'):
+                yield node.attr
+
+
+def used_names(tree):
+    """Private names that a module imports, or reads and sets as attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from [*node.module.split('.'), *(one.name for one in node.names)]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ('getattr', 'setattr'):
+            yield from (one.value for one in node.args if isinstance(one, ast.Constant))
+
+
+def test_contacts_with_insides_of_other_packages_are_listed_and_few():
+    trees = {file: ast.parse(file.read_text(encoding='utf-8')) for file in MODULES}
+    own = {name for tree in trees.values() for name in defined_names(tree)}
+    listed = {name for contact in CONTACTS for name in contact.used}
+    standard_library = {'_exit', '_codecs', '_actions', '_metavar_formatter'}
+    found = {}
+    for file, tree in trees.items():
+        for name in filter(lambda one: isinstance(one, str) and private(one), used_names(tree)):
+            found.setdefault(name, file.relative_to(ROOT))
+    unlisted = {name: found[name] for name in found.keys() - own - listed - standard_library}
+    assert not unlisted
+    assert listed <= {*found, *own, '_ext'}  # mmcv's module, which a finder names in a string
+    assert len(CONTACTS) <= 12
+    assert all(all(contact[2:]) or contact.changed for contact in CONTACTS)
+
+
+def test_nothing_is_swapped_behind_a_readers_back():
+    """No stack frames, no class swapped at run time, no hook at every module of a process."""
+    pattern = r'f_locals|f_back|__class__ = |object\.__setattr__|register_module_[a-z_]*hook'
+    for file in MODULES:
+        assert not re.search(pattern, file.read_text(encoding='utf-8')), file
+        filters = r'addFilter|warnings\.filterwarnings'
+        if file.name != 'patches.py':
+            lines = re.findall(rf'^(?:{filters}).*', file.read_text(encoding='utf-8'), re.MULTILINE)
+            assert not lines, file
+
 
 SCRIPT = """
 import sys
