@@ -83,7 +83,7 @@ matrix: $(READY)  ## run `make test` over versions of Python and torch (an hour)
 DOCS ?= docs
 SPEED = $(BIN)/python benchmarks/speed.py --suite
 
-tables:  ## write the tables of measurements in docs/speed.md and docs/weights.md again, from their CSV files
+tables:  ## write the tables in docs/speed.md, docs/weights.md and docs/models.md again, from their CSV files
 	$(SPEED) cpu --rounds 2 --out $(DOCS)/benchmarks/cpu.csv --docs $(DOCS)/speed.md --plot $(DOCS)/benchmarks/cpu.png >/dev/null
 	$(SPEED) bf16 --rounds 2 --out $(DOCS)/benchmarks/bf16.csv --docs $(DOCS)/speed.md >/dev/null
 	$(SPEED) export --rounds 2 --out $(DOCS)/benchmarks/export.csv --docs $(DOCS)/speed.md >/dev/null
@@ -91,6 +91,7 @@ tables:  ## write the tables of measurements in docs/speed.md and docs/weights.m
 	$(SPEED) train --rounds 2 --out $(DOCS)/benchmarks/train.csv --docs $(DOCS)/speed.md >/dev/null
 	$(SPEED) rope --rounds 2 --out $(DOCS)/benchmarks/rope.csv --docs $(DOCS)/speed.md >/dev/null
 	$(BIN)/python benchmarks/public_weights.py --docs $(DOCS)/weights.md
+	$(BIN)/python docs/site/zoo.py --docs $(DOCS)/models.md
 
 # Nothing is fetched but the packages; the site opens without a server: build/site/index.html.
 pictures: $(READY)  ## draw the pictures of README and docs again, from the models that ship

@@ -20,8 +20,6 @@ sys.path.insert(
 
 import cpvt_backbones  # noqa: F401  (registers the models)
 from benchmarks import fill_marked
-from benchmarks.published_speed import FILE as TIMES
-from benchmarks.published_speed import read as read_times
 from cpvt import command_line as cli
 from cpvt_backbones.checkpoints import find_normalisation, public_backbone
 from cpvt_backbones.errors import InputError
@@ -68,7 +66,6 @@ COLUMNS = (
     'source',
     'licence',
     'gmacs',
-    'ms',
     'mean',
     'std',
     'model',
@@ -142,7 +139,7 @@ def call_of(built: dict[str, Any]) -> str:
 
 def whole_models() -> Iterator[dict[str, str]]:
     """Detectors, segmentors of both kinds and classifiers that others have published."""
-    differences, times = differences_of_models(), read_times(TIMES)
+    differences = differences_of_models()
     for name, entry in published_weights().items():
         size = f' at {entry.size[0]} x {entry.size[1]}' if entry.size else ''
         yield dict(
@@ -154,7 +151,6 @@ def whole_models() -> Iterator[dict[str, str]]:
             source=entry.source,
             licence=entry.license,
             gmacs=f'{entry.gmacs:.1f}{size}' if entry.gmacs is not None else '',
-            ms=str(times[name]['ms']) if name in times else '',
             **normalisation_of(name),
             model=entry.about,
         )
@@ -181,16 +177,13 @@ def differences_of_models() -> dict[str, str]:
 def table(rows: Iterable[dict[str, str]]) -> str:
     """The rows in few words; the licence is left out where it is Apache-2.0."""
     lines = [
-        '| name | family or task | parameters, M | GMACs | ms | differs by | published score, other'
-        ' licence |',
-        '| --- | --- | ---: | ---: | ---: | ---: | --- |',
+        '| name | family or task | parameters, M | published score, other licence |',
+        '| --- | --- | ---: | --- |',
     ]
     for row in rows:
         licence = '' if row['licence'] == 'apache-2.0' else row['licence']
         note = ', '.join(filter(None, (row['score'], licence)))
-        gmacs, _, _ = row.get('gmacs', '').partition(' at ')
-        price = (row['parameters'], gmacs, row.get('ms', ''))
-        cells = (f'`{row["name"]}`', row['family'], *price, row['differs'], note)
+        cells = (f'`{row["name"]}`', row['family'], row['parameters'], note)
         lines.append(f'| {" | ".join(cells)} |')
     return '\n'.join(lines)
 

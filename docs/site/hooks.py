@@ -16,10 +16,6 @@ from typing import Any
 import yaml
 from mkdocs.structure.files import File, InclusionLevel
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the module beside this one
-
-from zoo import zoo
-
 from cpvt.__main__ import COMMANDS
 from cpvt_backbones.version import __version__
 
@@ -64,8 +60,6 @@ them: [Train on your own data](../own_data.md), [prediction](../inference.md),
 
 """
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
-# What a page says in the repository, where the site has the tables.
-MODELS = re.compile('<!-- models: begin -->.*<!-- models: end -->', re.DOTALL)
 # In the repository, ``prefers-color-scheme`` asks the system. The site has a switch of its own, by
 # which the theme shows one of two images. A lazy image is not fetched while it is hidden.
 PICTURE = re.compile(
@@ -116,7 +110,7 @@ def matching(patterns: tuple[str, ...]) -> list[Path]:
 
 def linked_sources(page: Path) -> set[Path]:
     """Source files that a page links to."""
-    text = page.read_text(encoding='utf-8') + (zoo() if page.name == 'models.md' else '')
+    text = page.read_text(encoding='utf-8')
     linked = {(page.parent / link).resolve() for link in LINK.findall(text)}
     return {path for path in linked if path.is_file() and path.suffix in SHOWN}
 
@@ -135,7 +129,7 @@ def command_lines() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Put the tables of models in, and point links to folders and source files at their pages."""
+    """Point links to folders and source files at their pages."""
     place = posixpath.dirname(page.file.src_uri)
 
     def rewrite(match: re.Match[str]) -> str:
@@ -153,7 +147,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         page.meta.setdefault('search', dict(boost=0.2))
     elif page.file.src_uri.startswith('docs/api/'):  # after the guides
         page.meta.setdefault('search', dict(boost=0.3))
-    return LINK.sub(rewrite, MODELS.sub(lambda _: zoo(), markdown))
+    return LINK.sub(rewrite, markdown)
 
 
 def themed(match: re.Match[str]) -> str:

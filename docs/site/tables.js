@@ -45,14 +45,14 @@ for (const table of document.querySelectorAll('.md-typeset table:not([class])'))
   })
   table.before(field)
 }
-// A name in the first column may break behind these signs, which leaves room for the second. In a table of many rows, a button
-// copies it: the theme listens for the attribute.
+// A name in the first column may break behind these signs, which leaves room for the second. In a table of many rows or of
+// models, a button copies it: the theme listens for the attribute.
 for (const code of document.querySelectorAll('.md-typeset td:first-child > code')) {
   const name = code.textContent
   if (name.length > 60) code.style.whiteSpace = 'normal' // a call
   const parts = name.split(/(?<=[_./])/)
   code.replaceChildren(...parts.flatMap((part) => [part, document.createElement('wbr')]))
-  if (code.closest('tbody').rows.length <= 30) continue
+  if (code.closest('tbody').rows.length <= 30 && !code.closest('.models')) continue
   const button = document.createElement('button')
   button.className = 'copy'
   button.dataset.clipboardText = name

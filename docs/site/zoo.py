@@ -1,29 +1,70 @@
-"""The tables of models: those that run by name, and recipes with the scores of their papers."""
+"""The tables of docs/models.md: models that run by name, their peers, and recipes.
+
+python docs/site/zoo.py --docs docs/models.md
+
+Scores are published. Times and memory are those of docs/benchmarks.
+"""
 
 import csv
 import json
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # for `benchmarks`, where this file runs as a script
+
+from benchmarks import fill_marked  # noqa: E402
+from cpvt import command_line as cli  # noqa: E402
+
+DATA = ROOT / 'docs/benchmarks'
 TABLES = """\
 <div class="models" markdown>
 
-{models} names run at once: `cpvt infer NAME photo.jpg`. Type in a field to filter, such as
-`detection`; a click on a heading sorts.
+{published}
+### Models that ship
 
-{models_table}
+Development scores on small data sets; no network needed.
+
+{shipped}
+### Recipes
+
 <details markdown>
-<summary>{recipes} recipes without weights, to train yourself</summary>
+<summary>{count} recipes without weights, to train yourself</summary>
 
-{recipes_table}
+{recipes}
 </details>
 </div>
 """
-HEAD = """\
+# By part of the page, in its order: what to take, and how the costs were measured.
+ADVICE = {
+    'COCO': """\
+**Take `retinanet_pvtv2_b2-coco`**, or `retinanet_pvtv2_b0-coco` if time counts more than AP.
+Images of 800 x 1344 px. Time: two threads of an AMD EPYC, all in one run; *Xeon*: another machine,
+on which RetinaNet with PVT-S takes {xeon} ms.""",
+    'COCO masks': """\
+**Take `eomt_large-coco_instance`**, at its authors' size of 640 px. We did not measure its
+time.""",
+    'COCO panoptic': """\
+**Take `eomt_small-coco_panoptic`**, or `eomt_large-coco_panoptic` if PQ counts more than time.
+Images of 640 px, or 1280 px if the name says so.""",
+    'ADE20K': """\
+**Take `segmenter_vit_small-ade20k`**, or `eomt_large-ade20k` if mIoU counts more than time.
+Images of 512 x 512 px. Time: two threads of an Intel Xeon.""",
+    'ADE20K panoptic': 'Images of 640 px.',
+    'Cityscapes': 'Images of 1024 px.',
+    'ImageNet-1k': """\
+**Take `twins_svt_small-imagenet`**, or `dinov2_large-imagenet` if accuracy counts more than
+time. Images of 224 px, or 384 px if the name says so. Time: two threads of an Intel Xeon.""",
+}
+# Score and millions of parameters of other backbones in mmpretrain: configs/resnet/metafile.yml and
+# configs/swin_transformer/metafile.yml.
+CLASSIFIERS = {'ResNet-50': ('76.55', '25.6'), 'Swin-T': ('81.18', '28.3')}
+SHIPPED_HEAD = """\
 | model | score | task, data | by | params, M | GMACs | image, px | licence |
 | --- | --- | --- | --- | ---: | ---: | --- | --- |
 """
@@ -37,6 +78,7 @@ TASKS = {
     'Object Detection': ('detection', ('box AP',)),
     'Instance Segmentation': ('instance segmentation', ('box AP', 'mask AP')),
     'Semantic Segmentation': ('segmentation', ('mIoU', 'multi-scale')),
+    'Panoptic Segmentation': ('panoptic segmentation', ('PQ',)),
 }
 
 
@@ -47,15 +89,26 @@ def zoo() -> str:
     shipped = [
         shipped_model(name, entry, costs) for name, entry in index.items() if 'backbone' in entry
     ]
-    others = [(name, entry) for name, entry in index.items() if 'backbone' not in entry]
-    published = [published_model(*one) for one in sorted(others, key=task_and_score)]
+    published = {name: entry for name, entry in index.items() if 'backbone' not in entry}
     untrained = sorted(recipes(costs), key=lambda cells: cells[1] == '')
     return TABLES.format(
-        models=len(index),
-        models_table=HEAD + lines(shipped + published),
-        recipes=len(untrained),
-        recipes_table=RECIPES_HEAD + lines(untrained),
+        published=''.join(published_table(part, published) for part in parts_of(published)),
+        shipped=SHIPPED_HEAD + lines(shipped),
+        count=len(untrained),
+        recipes=RECIPES_HEAD + lines(untrained),
     )
+
+
+def part_of(entry: dict[str, Any]) -> str:
+    """Part of the page that a model belongs to: its data set, and what it finds beside boxes."""
+    if 'PQ' in entry['scores']:
+        return f'{entry["dataset"]} panoptic'
+    return f'{entry["dataset"]} masks' if 'mask AP' in entry['scores'] else entry['dataset']
+
+
+def parts_of(published: dict[str, dict[str, Any]]) -> list[str]:
+    """Parts of the page, those of ``ADVICE`` first."""
+    return list(dict.fromkeys([*ADVICE, *map(part_of, published.values())]))
 
 
 def lines(rows: list[list[str]]) -> str:
@@ -63,25 +116,70 @@ def lines(rows: list[list[str]]) -> str:
     return ''.join(f'| {" | ".join(cells)} |\n' for cells in rows)
 
 
-def task_and_score(named: tuple[str, dict[str, Any]]) -> tuple[int, float]:
-    """Order of published models: detection, segmentation, classification; the best first."""
-    _, entry = named
-    tasks = ('detection', 'segmentation', 'classification')
-    return tasks.index(entry['task']), -next(iter(entry['scores'].values()))
+def read_rows(name: str, key: str) -> dict[str, dict[str, str]]:
+    """Rows of a file of measurements, by a column."""
+    with (DATA / f'{name}.csv').open(encoding='utf-8', newline='') as file:
+        return {row[key]: row for row in csv.DictReader(file)}
 
 
-def published_model(name: str, entry: dict[str, Any]) -> list[str]:
-    """Row of a model whose weights others have published."""
-    return [
-        f'`{name}`',
-        '<br>'.join(f'{value} {metric}' for metric, value in entry['scores'].items()),
-        f'{entry["task"]}, {entry["dataset"]}',
-        entry['source'].partition(',')[0],
-        f'{entry["parameters"] / 1e6:.1f}',
-        str(entry.get('gmacs', '')),
-        '&nbsp;x&nbsp;'.join(map(str, entry.get('size', ''))),
-        entry['license'].replace('apache', 'Apache').replace('cc-by-nc-', 'CC BY-NC '),
+def published_table(part: str, published: dict[str, dict[str, Any]]) -> str:
+    """The models of a part and their peers, the best first."""
+    entries = {name: entry for name, entry in published.items() if part_of(entry) == part}
+    metrics = list(dict.fromkeys(one for entry in entries.values() for one in entry['scores']))
+    metrics.sort(key='mask AP'.__ne__)  # what the part is for comes first
+    rows = [published_model(name, entry, metrics) for name, entry in entries.items()]
+    rows += [
+        [name, *cells, *[''] * (len(metrics) - 1), *costs] for name, cells, costs in peers(part)
     ]
+    rows.sort(key=lambda cells: -float(cells[1] or 0))
+    head = ['model', *metrics, 'ms', 'memory, MiB', 'params, M', 'licence']
+    rule = ['---', *['---:'] * (len(metrics) + 3), '---']
+    xeon = read_rows('published', 'name')['retinanet_pvt_small-coco']['ms']
+    advice = ADVICE.get(part, '').format(xeon=xeon)
+    return f'### {part}\n\n{advice}\n\n{lines([head, rule, *rows])}\n'
+
+
+def published_model(name: str, entry: dict[str, Any], metrics: Sequence[str]) -> list[str]:
+    """Row of a model whose weights others have published."""
+    scores = [str(entry['scores'].get(metric, '')) for metric in metrics]
+    licence = (
+        entry['license']
+        .replace('apache', 'Apache')
+        .replace('cc-by-nc-', 'CC BY-NC ')
+        .replace('mit', 'MIT')
+    )
+    ms, mib = price(name, entry['about'])
+    return [f'`{name}`', *scores, ms, mib, f'{entry["parameters"] / 1e6:.1f}', licence]
+
+
+def price(name: str, about: str) -> tuple[str, str]:
+    """Milliseconds and MiB of a model that runs by name; empty if it was not measured."""
+    backbone = about.removeprefix('RetinaNet with ').removesuffix(' on COCO')
+    if row := read_rows('detectors', 'backbone').get(backbone):
+        return row['ms'], row['mib']
+    row = read_rows('published', 'name').get(name, dict(ms='', mib=''))
+    elsewhere = ' (Xeon)' if about.endswith(' on COCO') and row['ms'] else ''
+    return row['ms'] + elsewhere, row['mib']
+
+
+def peers(data: str) -> list[tuple[str, list[str], list[str]]]:
+    """Names, scores and costs of what people have, and of this package's recipe to train."""
+    tables, detectors = read_rows('twins_tables', 'backbone'), read_rows('detectors', 'backbone')
+    if data == 'ImageNet-1k':
+        return [
+            (f'*peer: {name}, mmpretrain*', [score], ['', '', parameters, 'Apache-2.0'])
+            for name, (score, parameters) in CLASSIFIERS.items()
+        ]
+    rows = []
+    for name in ('ResNet-50', 'Swin-T', 'PyramidCPVT-S'):
+        role = '*to train: {}*' if name == 'PyramidCPVT-S' else '*peer: {}*'
+        costs = detectors[name]
+        if data == 'COCO':
+            shown = [costs['ms'], costs['mib'], f'{int(costs["parameters"]) / 1e6:.1f}', '']
+            rows.append((role.format(f'RetinaNet, {name}'), [tables[name]['box_ap']], shown))
+        elif data == 'ADE20K' and name != 'PyramidCPVT-S':
+            rows.append((role.format(f'Semantic FPN, {name}'), [tables[name]['miou']], [''] * 4))
+    return rows
 
 
 def read_costs() -> dict[tuple[str, bool], dict[str, str]]:
@@ -151,3 +249,21 @@ def published_scores(readme: str) -> dict[str, list[str]]:
     """Scores by recipe, from the last column of a table whose rows begin with links to recipes."""
     rows = re.findall(r'^\| \[(\S+)\]\(\1\.py\) \|.*\| ([^|]+) \|$', readme, re.MULTILINE)
     return {name: re.sub(r' *\(.*\)', '', scores).split(' / ') for name, scores in rows}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = cli.make_parser(__doc__)
+    parser.add_argument(
+        '--docs',
+        type=Path,
+        required=True,
+        help='page with the two marks between which the tables go',
+    )
+    page: Path = parser.parse_args(argv).docs
+    if not page.is_file():
+        raise FileNotFoundError(f"docs: there is no file '{page}'")
+    fill_marked(page, 'models', f'\n{zoo()}\n')
+
+
+if __name__ == '__main__':
+    cli.run(main)

@@ -1,0 +1,82 @@
+"""docs/models.md: each model that runs by name, with the figures of the files."""
+
+import csv
+import re
+
+from pages import ROOT
+
+from cpvt_backbones.weights import named_models, published_weights
+
+TEXT = (ROOT / 'docs/models.md').read_text(encoding='utf-8')
+
+
+def table(part):
+    """Rows of the table below a heading, as dicts by column."""
+    lines = TEXT.partition(f'\n### {part}\n')[2].partition('\n### ')[0].splitlines()
+    cells = [line.strip('|').split('|') for line in lines if line.startswith('| ')]
+    cells = [[cell.strip() for cell in row] for row in cells]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+
+
+def csv_rows(name, key):
+    with (ROOT / f'docs/benchmarks/{name}.csv').open() as file:
+        return {row[key]: row for row in csv.DictReader(file)}
+
+
+def test_each_name_is_in_one_table():
+    parts = re.findall('^### (.*)$', TEXT.partition('<!-- models: begin -->')[2], re.MULTILINE)
+    parts = parts[: parts.index('Models that ship') + 1]
+    models = [row['model'].strip('`') for part in parts for row in table(part)]
+    assert sorted(one for one in models if not one.startswith('*')) == sorted(named_models())
+
+
+def test_scores_and_costs_are_those_of_the_files():
+    published = csv_rows('published', 'name')
+    detectors = csv_rows('detectors', 'backbone')
+    parts = ('COCO', 'COCO masks', 'COCO panoptic', 'ADE20K', 'ADE20K panoptic', 'ImageNet-1k')
+    for data in parts:
+        for row in table(data):
+            if (name := row['model'].strip('`')) not in published:
+                continue
+            entry = published_weights()[name]
+            for metric, score in entry.scores.items():
+                assert row[metric] == str(score)
+            assert row['params, M'] == f'{entry.parameters / 1e6:.1f}'
+            _, _, backbone = entry.about.removesuffix(' on COCO').partition('RetinaNet with ')
+            measured = detectors.get(backbone) if data == 'COCO' else None
+            is_other = data.startswith('COCO') and measured is None
+            measured = measured or published[name]
+            assert row['ms'] == measured['ms'] + (' (Xeon)' if is_other else '')
+            assert row['memory, MiB'] == measured['mib'] != ''
+
+
+def test_peers_and_the_recipe_have_the_published_scores():
+    scores, costs = csv_rows('twins_tables', 'backbone'), csv_rows('detectors', 'backbone')
+    coco = {row['model'].strip('*'): row for row in table('COCO')}
+    for name in ('ResNet-50', 'Swin-T', 'PyramidCPVT-S'):
+        role = 'to train' if name == 'PyramidCPVT-S' else 'peer'
+        row = coco[f'{role}: RetinaNet, {name}']
+        assert row['box AP'] == scores[name]['box_ap']
+        assert (row['ms'], row['memory, MiB']) == (costs[name]['ms'], costs[name]['mib'])
+    ade20k = {row['model'].strip('*'): row['mIoU'] for row in table('ADE20K')}
+    assert ade20k['peer: Semantic FPN, Swin-T'] == scores['Swin-T']['miou']
+
+
+def test_each_advised_model_is_named():
+    """And no other model of the table beats it in score and time at once."""
+    for data, metric in (('COCO', 'box AP'), ('ADE20K', 'mIoU'), ('ImageNet-1k', 'top-1')):
+        (name,) = re.findall(rf'### {data}\n\n\*\*Take `([\w-]+)`', TEXT)
+        rows = {row['model'].strip('`'): row for row in table(data) if row['model'][0] == '`'}
+        same_run = {
+            key: (float(row[metric]), int(row['ms']))
+            for key, row in rows.items()
+            if row['ms'].isdigit()
+        }
+        score, ms = same_run.pop(name)
+        assert not [key for key, (one, time) in same_run.items() if one >= score and time <= ms]
+
+
+def test_each_folder_of_recipes_is_in_the_index():
+    index = (ROOT / 'configs/README.md').read_text(encoding='utf-8')
+    folders = {path.parent.name for path in (ROOT / 'configs').glob('*/README.md')}
+    assert set(re.findall(r'^\| \[`(\w+)`\]\(\1/README\.md\)', index, re.M)) == folders
