@@ -7,6 +7,7 @@
 | ``loading`` | reads images of more than 8 bits or other bands, and class maps |
 | ``cached_dataset`` | keeps many small images decoded |
 | ``seeding`` | random numbers that a training draws again after an interruption |
+| ``workers`` | processes that read images: their options, shared memory and signals |
 | ``valid_sizes``, ``preprocessors`` | pass the size of each image of a padded batch |
 | ``distillation``, ``detr`` | models: a student with a teacher, DETR with PEG |
 | ``layer_decay`` | learning rates by the depth of a layer |

@@ -26,8 +26,9 @@ from cpvt_backbones.checkpoints import CheckpointError
 from .prediction_by_size import TestLoopBySize, ValLoopBySize
 from .resuming import Schedule, resume_data, samples_per_iteration, shown_rates
 from .saving import save_durably
-from .seeding import SeededBatches, SeededIterLoop, shield_workers, with_seeded_batches
+from .seeding import SeededBatches, SeededIterLoop, with_seeded_batches
 from .training_checks import TrainingCheckHook
+from .workers import fit_to_workers, named_shared_memory, share_batches, shield_workers
 
 _LOOPS = {
     IterBasedTrainLoop: SeededIterLoop,
@@ -44,8 +45,10 @@ class ResumableRun(_Runner):
     | method | what it adds to mmengine's |
     | --- | --- |
     | ``register_hooks`` | :class:`TrainingCheckHook`, first |
+    | ``train``, ``val``, ``test`` | workers without shared memory are named |
     | ``train`` | hooks are released if the training fails |
     | ``build_dataloader`` | random numbers of an image depend on seed, rank and iteration only |
+    | ``build_dataloader`` | a worker that gets no shared memory ends the run |
     | ``build_train_loop``, ... | loops that pass over read data, and predict by image size |
     | ``load_or_resume`` | notes the schedule of the config |
     | ``resume`` | data and schedule go on where the checkpoint ends |
@@ -71,23 +74,37 @@ class ResumableRun(_Runner):
         """Train; call ``release`` of the hooks at the end, also after an error."""
         self._in_training = True
         try:
-            return super().train()
+            with named_shared_memory():
+                return super().train()
         finally:
             self._in_training = False
             self.call_hook('release')
+
+    def val(self) -> Any:
+        """Validate."""
+        with named_shared_memory():
+            return super().val()
+
+    def test(self) -> Any:
+        """Test."""
+        with named_shared_memory():
+            return super().test()
 
     def build_dataloader(
         self, dataloader: Any, seed: int | None = None, diff_rank_seed: bool = False
     ) -> DataLoader:
         """Build a data loader; that of the training seeds its images.
 
-        Its ``batch_sampler`` is :class:`SeededBatches`, and its ``batch_size`` therefore ``None``,
-        as with any batch sampler.
+        With ``num_workers=0``, options of workers such as ``persistent_workers`` have no effect.
+
+        The ``batch_sampler`` of the training is :class:`SeededBatches`, and its ``batch_size``
+        therefore ``None``, as with any batch sampler.
         """
         seeded = with_seeded_batches(dataloader) if self._in_train_loop else None
         loader = super().build_dataloader(
-            seeded or dataloader, seed=seed, diff_rank_seed=diff_rank_seed
+            fit_to_workers(seeded or dataloader), seed=seed, diff_rank_seed=diff_rank_seed
         )
+        share_batches(loader)
         if self._in_training or self._in_train_loop:  # which a progress bar builds earlier
             shield_workers(loader)
         if seeded is not None:

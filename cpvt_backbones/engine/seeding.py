@@ -7,15 +7,10 @@ Two things decide them:
 - The model (dropout, stochastic depth): the random state, which a checkpoint holds.
 """
 
-import os
 import random
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
-from multiprocessing import parent_process
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -211,31 +206,3 @@ def _seeded(seed: Sequence[int]) -> Iterator[None]:
             random.setstate(before[0])
             np.random.set_state(before[1])
             torch.set_rng_state(before[2])
-
-
-def shield_workers(loader: DataLoader) -> None:
-    """Let the workers of a data loader outlive a signal to the whole process group.
-
-    A scheduler sends SIGTERM, a terminal SIGINT, to each process of the group. The training still
-    needs its workers, until it has saved. SIGTERM of the main process ends a worker, as it does
-    without this function. A system without ``sigwaitinfo`` (macOS) is shielded from SIGINT only.
-    """
-    if loader.num_workers:
-        loader.worker_init_fn = partial(_start_worker, start=loader.worker_init_fn)
-
-
-def _start_worker(worker_id: int, *, start: Callable[[int], None] | None) -> None:
-    if start is not None:
-        start(worker_id)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, 'sigwaitinfo'):
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for the thread to wait for
-        Thread(target=_wait_for_parent, daemon=True).start()
-
-
-def _wait_for_parent() -> None:
-    """End a worker at SIGTERM of the main process. The exit code is that of torch's workers."""
-    main = parent_process()
-    while main is not None and signal.sigwaitinfo([signal.SIGTERM]).si_pid != main.pid:
-        pass
-    os._exit(0)
