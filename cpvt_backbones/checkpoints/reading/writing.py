@@ -3,10 +3,12 @@
 import errno
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO
 
 import torch
@@ -75,6 +77,7 @@ def lock_file(
     """
     lock = FileLock(path, is_singleton=singleton)
     try:
+        _try_locks(path.parent)
         lock.acquire(timeout=0)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
@@ -83,6 +86,24 @@ def lock_file(
         warn(f'{str(path.parent)!r} cannot be locked ({reason}): let no other process write to it')
         return None
     return lock
+
+
+def _try_locks(folder: Path) -> None:
+    """Raise ``OSError`` if the files of a folder cannot be locked.
+
+    Where ``flock`` is missing, filelock would create the file itself as the lock. A process that
+    dies with its machine leaves it behind, and every other process is refused.
+    """
+    if sys.platform == 'win32':
+        return
+    import fcntl
+
+    try:
+        with TemporaryFile(dir=folder) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            raise
 
 
 def flush_to_disk(path: Path) -> None:
