@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cpvt.machine import prepare
+
 if TYPE_CHECKING:
     from mmengine.config import Config
 
@@ -201,6 +203,7 @@ def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None
     """
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names that are not UTF-8
     try:
+        prepare()
         with quiet():
             main()
     except KeyboardInterrupt as error:
