@@ -127,6 +127,10 @@ def test_a_rotary_encoding_that_no_key_shows_is_asked_for(name, encoding, more, 
         ('sam2_hiera_tiny', 'SAM 2'),
         ('naflexvit_base_patch16_gap', 'NaFlexViT'),
         ('aimv2_large_patch14_224', 'AIMv2'),
+        ('swin_tiny_patch4_window7_224', 'Swin'),
+        ('swinv2_tiny_window8_256', 'Swin'),
+        ('vit_relpos_small_patch16_224', 'a vit_relpos'),
+        ('vit_srelpos_small_patch16_224', 'a vit_relpos'),
     ],
 )
 def test_other_families_are_named(name, family, tmp_path):

@@ -224,6 +224,23 @@ def test_another_config_than_that_of_a_pyramid_is_refused(model, values, message
         PyramidCPVT.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ('name', 'options', 'family'),
+    [
+        ('SwinModel', dict(embed_dim=24, depths=[1, 1], num_heads=[1, 2]), 'Swin'),
+        ('Swinv2Model', dict(embed_dim=24, depths=[1, 1], num_heads=[1, 2]), 'Swin'),
+        ('Siglip2VisionModel', dict(COMMON, intermediate_size=96), 'SigLIP 2 NaFlex'),
+        ('ConvNextModel', dict(depths=[1] * 4, hidden_sizes=[8] * 4), 'ConvNeXt'),
+    ],
+)
+def test_what_no_backbone_computes_gets_no_advice(name, options, family, tmp_path):
+    model = getattr(transformers, name)
+    model(model.config_class(**options)).save_pretrained(tmp_path)
+    for path in (tmp_path, tmp_path / 'model.safetensors'):
+        with pytest.raises(CheckpointError, match=f'is of {family}, .*: no backbone here computes'):
+            CPVT.from_pretrained(path)
+
+
 TINY = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=70)
 
 

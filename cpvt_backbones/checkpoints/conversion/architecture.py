@@ -382,7 +382,7 @@ def _shape(weights: Weights, key: str, dims: int) -> tuple[int, ...]:
     if value is None or value.dim() != dims:
         found = 'none' if value is None else f'shape {tuple(value.shape)}'
         raise CheckpointError(
-            f'the architecture cannot be read without {key} ({dims} dimensions), got {found}; build'
-            " the model by its arguments, with init_cfg=dict(type='Pretrained', checkpoint=...)"
+            f'the architecture cannot be read without {key} ({dims} dimensions), got {found}: these'
+            ' are no weights of a whole ViT, PVT, Twins or CPVT'
         )
     return tuple(value.shape)

@@ -252,7 +252,7 @@ SOURCES: tuple[Family, ...] = (
     ),
     Family(
         "PVT, transformers' names",
-        r'encoder\.block\.\d\.\d+\.attention\.self\.',
+        r'encoder\.patch_embeddings\.\d\.position_embeddings$',
         _TRANSFORMERS_PVT,
         _BILINEAR,
         'pyramid',
@@ -318,6 +318,16 @@ _UNSUPPORTED = (
     (r'blocks\.\d+\.proj\.weight$', 'Hiera, whose blocks pool their tokens'),
     (r'encoder\.stages\.\d+\.layers\.\d+\.attn\.qkv', 'Hiera, whose blocks pool their tokens'),
     (r'embeds\.proj\.weight$', 'NaFlexViT, which takes sequences of patches'),
+    (
+        r'(layers|stages)\.\d+\.blocks\.\d+\.(attn|attention)\..*'
+        r'(relative_position|logit_scale|cpb_mlp|continuous_position)',
+        'Swin, which shifts its windows',
+    ),
+    (r'stages\.\d+\.layers\.\d+\.pwconv1\.weight$', 'ConvNeXt, a network of convolutions'),
+    (
+        r'(attn\.rel_pos|shared_rel_pos)\.',
+        'a vit_relpos of timm, whose relative positions come from an MLP or a shared table',
+    ),
     (r'(preprocessor\.patchifier|embeddings\.rms_norm)\..*weight$', 'AIMv2'),
 )
 # Public weights that compute something else with the keys of a plain ViT: nothing in the file shows
@@ -449,6 +459,8 @@ def _unsupported(found: Found) -> str:
     for key, (_, value) in found.items():
         if value.dim() == 5 and 'patch_embed' in key:
             return 'V-JEPA 2, VideoMAE or another model of videos'
+        if value.dim() == 2 and key.endswith('embeddings.patch_embedding.weight'):
+            return 'SigLIP 2 NaFlex, which takes sequences of patches'
         if key.endswith('patch_embed.norm.weight') and f'{key[:-6]}bias' not in found:
             return 'AIMv2 or another model with RMSNorm'
     return ''
