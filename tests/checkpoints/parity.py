@@ -1,10 +1,14 @@
 """Differences from the packages whose weights load, with random weights in models of full size.
 
-    python tests/checkpoints/parity.py [PEER ...]
+    python tests/checkpoints/parity.py [PEER ...] [--family TEXT]
 
 Writes docs/weights_parity.csv anew: the rows of the named peers, or of all that import. Rows of
-other peers are kept. `make parity` measures mmpretrain and transformers one after
-the other.
+other peers are kept, and with `--family` those of families without TEXT in their names. `make
+parity` measures mmpretrain and transformers one after the other.
+
+At the odd size, a peer drops the last rows of a map that it reduces by a strided convolution. The
+last column has the same peer with that map padded. A cell without a number says why: the peer
+refuses the size, has maps of another shape, reduces no map, or was not measured there.
 """
 
 import argparse
@@ -42,7 +46,10 @@ from cpvt_backbones.backbones.archs import PYRAMIDS  # noqa: E402
 from cpvt_backbones.checkpoints import SOURCES, public_backbone  # noqa: E402
 
 HEAD = ('recognised as', 'models', 'peer', 'number', 'native size', '4 x 7', '9 x 3 patches')
+ODD = (229, 261)  # px; no grid of it fills windows of 7 x 7 along one side alone
+HEAD += ('{} x {} px'.format(*ODD), '{} x {} px, its reduction padded'.format(*ODD))
 HEAD += ('measured with',)
+NOT_MEASURED, NOT_TAKEN, OTHER_SHAPE = 'not measured', 'not taken', 'other shape'
 DISTRIBUTIONS = {
     'timm': 'timm',
     'mmdet': 'onedl-mmdetection',
@@ -75,8 +82,9 @@ def column(width: int, **arguments: Any) -> CPVT:
     return CPVT(**{'arch': arch, 'img_size': 224, 'position': MM_TABLE, **arguments})
 
 
-def timm_cases() -> Iterator[Case]:
-    """All models whose public weights fit, by name without tag.
+def timm_cases(text: str = '') -> Iterator[Case]:
+    """All models whose public weights fit, by name without tag, of families with a text in their
+    names.
 
     Of width 1024 one a family, of SAM (1024 px) the base model, and no wider one.
     """
@@ -85,7 +93,7 @@ def timm_cases() -> Iterator[Case]:
     wide = {'SAM'}
     for name in sorted({name.split('.')[0] for name in timm.list_models(pretrained=True)}):
         built: Any = public_backbone(f'timm://{name}.tag')
-        if built is None:
+        if built is None or text not in family_of(name):
             continue
         family, arch = family_of(name), built.get('arch')
         if isinstance(arch, dict) and arch['embed_dims'] >= 1024:
@@ -258,6 +266,25 @@ def transformers_cases() -> Iterator[Case]:
 
         options = dict(native=512, any_size=False)
         yield Case('transformers', 'SAM', theirs, ours, channels_first, **options)
+    yield from transformers_pyramids()
+
+
+def transformers_pyramids() -> Iterator[Case]:
+    """PVT-T at its own size, because transformers resizes no table of PVT, and PVTv2-B0."""
+    import transformers
+
+    for name, options in (('PVT', dict(any_size=False)), ('PVTv2', {})):
+        model = transformers.PvtModel if name == 'PVT' else transformers.PvtV2Model
+        theirs = model(model.config_class())
+        out_type = 'raw' if name == 'PVT' else 'featmap'
+        with tempfile.TemporaryDirectory() as folder:
+            theirs.save_pretrained(folder)
+            ours = PyramidCPVT.from_pretrained(folder, out_type=out_type, out_indices=-1)
+
+        def last(images: Tensor, theirs: Any = theirs) -> Tensor:
+            return theirs(images).last_hidden_state
+
+        yield Case('transformers', name, theirs, ours, last, **options)
 
 
 def by_weights(theirs: nn.Module) -> nn.Module:
@@ -277,11 +304,11 @@ PEERS: dict[str, Callable[[], Iterator[Case]]] = dict(
 )
 
 
-def differences(case: Case) -> tuple[str, list[float | None]]:
+def differences(case: Case) -> tuple[str, list[float | str]]:
     """Names that the weights are recognised by, and the worst difference at each size.
 
-    Sizes are the native one, and two of patches that are not square: for a pyramid, patches of its
-    last stride. A difference is relative to the largest value, at least to 1.
+    Sizes are the native one, two of patches that are not square, and an odd one: for a pyramid,
+    patches of its last stride. A difference is relative to the largest value, at least to 1.
     """
     scaled(case.theirs)
     state = case.rename(case.theirs.state_dict())
@@ -291,31 +318,80 @@ def differences(case: Case) -> tuple[str, list[float | None]]:
     case.ours.load_state_dict(weights, strict=True)
     case.ours.eval()
     stride = case.ours.out_strides[-1]
-    found: list[float | None] = []
-    others = [(height * stride, width * stride) for height, width in case.sizes]
-    for size in ((case.native, case.native), *others):
-        if found and not case.any_size:
-            found.append(None)
-            continue
-        images = torch.randn(1, 3, *size)
-        with torch.inference_mode():
-            got, wanted = case.ours(images), case.outputs(images)
-        wanted = [wanted] if isinstance(wanted, Tensor) else wanted
-        found.append(max(map(relative, got, wanted)))
+    sizes = [(height * stride, width * stride) for height, width in case.sizes]
+    found: list[float | str] = [difference(case, (case.native, case.native))]
+    found += [difference(case, size) if case.any_size else NOT_TAKEN for size in sizes]
+    found.append(odd_difference(case))
+    found.append(odd_difference(case) if pad_reductions(case.theirs) else '')
     return report.source, found
+
+
+def difference(case: Case, size: tuple[int, int]) -> float:
+    """Worst difference at a size in pixels."""
+    images = torch.randn(1, 3, *size)
+    with torch.inference_mode():
+        got, wanted = case.ours(images), case.outputs(images)
+    wanted = [wanted] if isinstance(wanted, Tensor) else wanted
+    return max(map(relative, got, wanted))
+
+
+def odd_difference(case: Case) -> float | str:
+    """Worst difference at ``ODD``, or why there is none."""
+    if not case.any_size:
+        return NOT_TAKEN
+    with torch.inference_mode():
+        try:
+            case.outputs(torch.randn(1, 3, *ODD))
+        except (AssertionError, RuntimeError, ValueError):
+            return NOT_TAKEN
+    try:
+        return difference(case, ODD)
+    except ShapeError:
+        return OTHER_SHAPE
+
+
+def pad_reductions(theirs: nn.Module) -> bool:
+    """Pad the maps that strided convolutions of attention reduce; return whether there are any."""
+    reductions = [
+        module
+        for name, module in theirs.named_modules()
+        if name.endswith(('.sr', '_reduction'))
+        and isinstance(module, nn.Conv2d)
+        and module.stride[0] > 1
+    ]
+    for module in reductions:
+        module.register_forward_pre_hook(padded_map)
+    return bool(reductions)
+
+
+def padded_map(reduction: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    """The map with zeros on the right and at the bottom, up to a multiple of the stride."""
+    height, width = inputs[0].shape[2:]
+    stride: Any = reduction.stride
+    return nn.functional.pad(inputs[0], (0, -width % stride[1], 0, -height % stride[0]))
+
+
+class ShapeError(ValueError):
+    """Tensors of other shapes."""
 
 
 def relative(got: Tensor, wanted: Tensor) -> float:
     """Largest difference of two tensors of one shape."""
     if got.shape != wanted.shape:
-        raise ValueError(f'shapes differ: {tuple(got.shape)} and {tuple(wanted.shape)}')
+        raise ShapeError(f'shapes differ: {tuple(got.shape)} and {tuple(wanted.shape)}')
     return ((got - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
 
 
-def measure(peer: str) -> list[list[str]]:
-    """Rows of the table for a peer, one a family and kind of names."""
-    rows: dict[tuple[str, str], list[list[float | None]]] = {}
-    for case in PEERS[peer]():
+def measure(peer: str, family: str = '') -> list[list[str]]:
+    """Rows of the table for a peer, one a family and kind of names.
+
+    ``family`` is a text in the names of the families that are measured.
+    """
+    rows: dict[tuple[str, str], list[list[float | str]]] = {}
+    # timm has the most models, which take long to build.
+    for case in timm_cases(family) if peer == 'timm' else PEERS[peer]():
+        if family not in case.family:
+            continue
         start = time.monotonic()
         names, found = differences(case)
         rows.setdefault((names, case.family), []).append(found)
@@ -327,11 +403,11 @@ def measure(peer: str) -> list[list[str]]:
     ]
 
 
-def worst(found: tuple[float | None, ...]) -> str:
+def worst(found: tuple[float | str, ...]) -> str:
     """A cell for the models of a row at one size."""
-    numbers = [number for number in found if number is not None]
+    numbers = [number for number in found if not isinstance(number, str)]
     if not numbers:
-        return 'not taken'
+        return str(found[0])
     return f'{max(numbers):.1e}'.replace('e-0', 'e-') if max(numbers) else '0'
 
 
@@ -341,9 +417,9 @@ def table_rows() -> list[list[str]]:
         return [*csv.reader(file)][1:]
 
 
-def write(peer: str, rows: list[list[str]]) -> None:
-    """Replace the rows of a peer."""
-    kept = [row for row in table_rows() if row[2] != peer]
+def write(peer: str, rows: list[list[str]], family: str = '') -> None:
+    """Replace the rows of a peer, of the families with a text in their names."""
+    kept = [row for row in table_rows() if row[2] != peer or family not in row[1]]
     order = [family.name for family in SOURCES]
     table = sorted(kept + rows, key=lambda row: (order.index(row[0]), row[2]))
     with PARITY.open('w', encoding='utf-8', newline='') as file:
@@ -353,7 +429,9 @@ def write(peer: str, rows: list[list[str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('peers', nargs='*', metavar='PEER', help=', '.join(PEERS))
-    peers = parser.parse_args().peers
+    parser.add_argument('--family', default='', metavar='TEXT', help="text in a family's name")
+    args = parser.parse_args()
+    peers = args.peers
     if unknown := set(peers) - {*PEERS}:
         parser.error(f'PEER must be one of {", ".join(PEERS)}, got {", ".join(sorted(unknown))}')
     for peer in peers or PEERS:
@@ -365,10 +443,10 @@ def main() -> None:
             print(f'{peer} is left out: {error}')
             continue
         torch.manual_seed(0)
-        rows = measure(peer)
+        rows = measure(peer, args.family)
         version = importlib.metadata.version(DISTRIBUTIONS[peer])
         environment = f'{version}, torch {torch.__version__}, fp32, {processor()}'
-        write(peer, [[*row, environment] for row in rows])
+        write(peer, [[*row, environment] for row in rows], args.family)
 
 
 if __name__ == '__main__':
