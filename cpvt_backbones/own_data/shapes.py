@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ ROUNDING = 1.0  # px that a box may lie outside without a word
 FAR = 10  # sides of an image
 LARGEST = sys.float_info.max
 SMALLEST = 1.0  # px; mmdet leaves out what is narrower or lower
+MOST_POLYGONS = 50  # of an object, that are compared with each other
 
 
 def is_rle(outline: Any) -> bool:
@@ -97,15 +99,21 @@ def area_of_outline(outline: Any, size: tuple[int, int]) -> float:
 
 def fills_hole(outline: Sequence[Sequence[float]], size: tuple[int, int]) -> bool:
     """True if a polygon lies in another of the same object, and is filled as a part of it."""
-    if len(outline) < 2:
-        return False
-    parts = [mask_of([polygon], size) for polygon in outline]
-    for index, inner in enumerate(parts):
-        area = inner.sum()
-        for outer in parts[:index] + parts[index + 1 :]:
-            if 0 < area < outer.sum() and (outer & inner).sum() == area:
+    looked_at = outline[:MOST_POLYGONS]
+    boxes = [box_of_polygons([polygon]) for polygon in looked_at]
+    for inner, outer in permutations(range(len(boxes)), 2):
+        if _is_around(boxes[outer], boxes[inner]):
+            part, whole = (mask_of([outline[index]], size) for index in (inner, outer))
+            if part.any() and not (part & ~whole).any() and part.sum() < whole.sum():
                 return True
     return False
+
+
+def _is_around(outer: Box, inner: Box) -> bool:
+    """True if a box has another in it."""
+    starts = all(a <= b for a, b in zip(outer[:2], inner[:2], strict=True))
+    ends = all(outer[i] + outer[i + 2] >= inner[i] + inner[i + 2] for i in (0, 1))
+    return starts and ends
 
 
 def _encoded(outline: Coco) -> Any:
