@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .report import Fault
+
 Coco = dict[str, Any]
 Crowd = Literal['ignore', 'objects']
 """What annotations with ``iscrowd`` are: regions to ignore, or objects."""
@@ -63,3 +65,24 @@ def part_of(part: Part, names: Collection[str]) -> Part:
         ids = {image['id'] for image in images}
         coco['annotations'] = [one for one in coco['annotations'] if one['image_id'] in ids]
     return Part(coco, part.root, part.source)
+
+
+def read_id(entry: Coco, key: str, entries: str) -> int | str:
+    """An id of a COCO entry; 1.0, as pandas writes it, is 1.
+
+    ``Fault`` if there is none.
+
+    Args:
+        entry: Image, annotation or category.
+        key: ``id``, ``image_id`` or ``category_id``.
+        entries: Of what, for the message.
+    """
+    value = entry.get(key)
+    if value is None:
+        raise Fault('refused', f'{entries} without {key}')
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        reason = f'{entries} whose {key} is neither a whole number nor text'
+        raise Fault('refused', reason, repr(value))
+    return value

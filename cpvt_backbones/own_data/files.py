@@ -1,5 +1,6 @@
 """Find files, split them, and read their text."""
 
+import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -100,9 +101,9 @@ def is_written(folder: Path) -> bool:
     return (folder / RECIPE).is_file()
 
 
-def stem(name: str) -> str:
-    """A path without its suffix."""
-    return PurePosixPath(name).with_suffix('').as_posix()
+def stems(names: Iterable[str]) -> dict[str, str]:
+    """Each path without its suffix."""
+    return {name: PurePosixPath(name).with_suffix('').as_posix() for name in names}
 
 
 def split(
@@ -184,6 +185,24 @@ def path_problem(name: str) -> str:
     if len(encoded) > LONGEST_PATH or max(map(len, encoded.split(b'/'))) > LONGEST_PART:
         return f'{len(encoded)} bytes long'
     return ''
+
+
+def equal_files(paths: Iterable[Path]) -> list[list[Path]]:
+    """Groups of files of equal bytes. Only files of one size are read."""
+    by_size: dict[int, list[Path]] = {}
+    for path in paths:
+        by_size.setdefault(path.stat().st_size, []).append(path)
+    found: list[list[Path]] = []
+    for group in by_size.values():
+        by_content: dict[bytes, list[Path]] = {}
+        for path in group if len(group) > 1 else ():
+            by_content.setdefault(_digest(path), []).append(path)
+        found += [same for same in by_content.values() if len(same) > 1]
+    return found
+
+
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
 
 
 def read_lines(file: Path) -> list[str]:

@@ -1,9 +1,10 @@
 """COCO JSON: each fault is refused, altered, skipped or noted by a stated rule, with its file."""
 
+import shutil
+
 import cv2
 import pytest
 from own_data_sets import HEIGHT, WIDTH, assert_used, data_set, has, mask, outline_of, photo
-from PIL import Image
 
 RLE = dict(size=[HEIGHT, WIDTH], counts=[HEIGHT * 10 + 8, 16, HEIGHT * WIDTH - HEIGHT * 10 - 24])
 SHORT_RLE = dict(size=[HEIGHT, WIDTH], counts=[9])
@@ -147,16 +148,15 @@ def test_boxes_come_from_outlines_and_are_clipped(coco, table):
 
 @pytest.mark.parametrize('outlines', [True, False])
 @pytest.mark.parametrize(
-    ('read', 'guess'),
+    'read',
     [
-        (lambda x, y, w, h: [y, x, h, w], 'top, left, height, width (x and y swapped)?'),
-        (lambda x, y, w, h: [x, y, x + w, y + h], 'Are these corners x1, y1, x2, y2?'),
-        (lambda x, y, w, h: [x + w / 2, y + h / 2, w, h], 'centre x, centre y, width, height?'),
-        (lambda x, y, w, h: [3 * x, 2 * y, w, h], 'Are they of other or resized images?'),
+        lambda x, y, w, h: [x, y, x + w, y + h],
+        lambda x, y, w, h: [x + w / 2, y + h / 2, w, h],
+        lambda x, y, w, h: [3 * x, 2 * y, w, h],
     ],
-    ids=['swapped', 'corners', 'centre', 'scaled'],
+    ids=['corners', 'centre', 'scaled'],
 )
-def test_boxes_that_are_no_left_top_width_height_are_refused(coco, refuse, read, guess, outlines):
+def test_boxes_that_are_no_left_top_width_height_are_refused(coco, refuse, read, outlines):
     for i, one in enumerate(coco.annotations):
         box = [38 - i, 24, 24, 21]
         one['bbox'] = read(*box)
@@ -165,7 +165,7 @@ def test_boxes_that_are_no_left_top_width_height_are_refused(coco, refuse, read,
     line = refuse(*coco.arguments('instances' if outlines else 'coco'))
     kind = 'that differ from their outlines' if outlines else 'that reach out of their image'
     assert has(line, f'boxes {kind}, a tenth of all or more ... images/0.png: annotation 0 (')
-    assert guess in line
+    assert 'COCO has left, top, width, height: are these corners, or centres' in line
 
 
 def test_outlines_are_left_out_of_a_detector_and_needed_by_instances(coco, table, refuse):
@@ -184,26 +184,23 @@ def test_outlines_are_left_out_of_a_detector_and_needed_by_instances(coco, table
 @pytest.mark.parametrize(
     ('names', 'pair'),
     [
-        (['raccoon'] * 19 + ['racoon'], 'racoon (1 objects), raccoon (19 objects)'),
-        (['cat'] * 18 + ['Cat '] * 2, 'Cat (2 objects), cat (18 objects)'),
-        (['stop sign'] * 11 + ['stop_sign'] * 9, 'stop_sign (9 objects), stop sign (11 objects)'),
-        (['helmet'] * 11 + ['hemlet'] * 9, 'hemlet (9 objects), helmet (11 objects)'),
+        (['cat'] * 18 + ['Cat '] * 2, 'cat (18 objects), Cat (2 objects)'),
+        (['stop sign'] * 11 + ['stop_sign'] * 9, 'stop sign (11 objects), stop_sign (9 objects)'),
         (['cat'] * 11 + ['bat'] * 9, ''),
         (['RBC'] * 19 + ['WBC'], ''),
-        (['tree'] * 19 + ['tre e'], 'tre e (1 objects), tree (19 objects)'),
         (['class 1'] * 18 + ['class 2'] * 2, ''),
-        (['motorcycle'] * 18 + ['bicycle'] * 2, ''),
+        (['!'] * 18 + ['?'] * 2, ''),
     ],
     ids=str,
 )
-def test_classes_are_counted_and_similar_names_noted(coco, table, names, pair):
+def test_classes_are_counted_and_names_in_two_cases_noted(coco, table, names, pair):
     kinds = [*dict.fromkeys(names)]
     coco.categories = [dict(id=i, name=name) for i, name in enumerate(kinds)]
     for one, name in zip(coco.annotations, names, strict=True):
         one['category_id'] = kinds.index(name)
     printed = table(*coco.arguments())
-    wanted = f'note           1 classes with nearly equal names: are they one?: {pair}\n'
-    assert (wanted in printed) == bool(pair) == ('nearly equal' in printed)
+    wanted = f'note           1 classes with one name but for case, spaces and signs: {pair}\n'
+    assert (wanted in printed) == bool(pair) == ('but for case' in printed)
     train = [one['category_id'] for one in coco.read('train')['annotations']]
     for index, name in enumerate(kinds):
         count = train.count(index)
@@ -298,12 +295,12 @@ def test_sizes_and_boxes_are_those_of_the_upright_image(coco, refuse, table, siz
     assert not box or written['annotations'][0]['bbox'] == box
 
 
-def test_near_duplicates_and_unlisted_images_are_noted(coco, table):
+def test_copies_in_both_parts_and_unlisted_images_are_noted(coco, table):
     first = coco.photos / '4.png'  # the first of validation
-    Image.open(first).resize((80, 60)).save(coco.photos / '7.jpg', quality=60)
-    coco.images[7].update(file_name='7.jpg', width=80, height=60)
+    shutil.copy(first, coco.photos / '7.jpg')
+    coco.images[7].update(file_name='7.jpg')
     printed = table(*coco.arguments())
-    assert has(printed, 'note 1 validation images that look like a training image')
+    assert has(printed, 'note 1 validation images that are copies of a training image')
     assert f'{first} = {coco.photos}/7.jpg' in printed
     assert has(printed, f'note 1 images that no JSON file lists: {coco.photos}/7.png')
 

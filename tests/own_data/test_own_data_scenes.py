@@ -216,28 +216,6 @@ def test_masks_of_another_place_are_refused(data, printed, refused, change, reas
         assert 'data accepted' in printed(*data)
 
 
-def test_the_same_place_in_another_system_is_accepted(tmp_path):
-    """Degrees, near the equator: the grids agree to a tenth of a pixel."""
-    from rasterio.warp import transform_bounds
-
-    from cpvt_backbones.own_data import Fault
-    from cpvt_backbones.own_data.check.images import check_place
-
-    left, top = 500000, 10000
-    place = rasterio.Affine(10, 0, left, 0, -10, top)
-    bounds = left, top - 10 * SIZE[0], left + 10 * SIZE[1], top
-    west, south, east, north = transform_bounds('EPSG:32633', 'EPSG:4326', *bounds)
-    step = (east - west) / SIZE[1], (north - south) / SIZE[0]
-    degrees = rasterio.Affine(step[0], 0, west, 0, -step[1], north)
-    write(tmp_path / 'scene.tif', noise(0), transform=place)
-    write(tmp_path / 'mask.tif', classes(0), crs='EPSG:4326', transform=degrees)
-    check_place(tmp_path / 'scene.tif', tmp_path / 'mask.tif')
-    moved = rasterio.Affine(step[0], 0, west + 2 * step[0], 0, -step[1], north)
-    write(tmp_path / 'mask.tif', classes(0), crs='EPSG:4326', transform=moved)
-    with pytest.raises(Fault, match='another place'):
-        check_place(tmp_path / 'scene.tif', tmp_path / 'mask.tif')
-
-
 def fields(size):
     """Three large regions, uint8."""
     found = np.zeros(size, np.uint8)

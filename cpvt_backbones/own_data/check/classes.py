@@ -1,26 +1,19 @@
 """Rules for the classes of objects and images, and their names."""
 
-import difflib
-import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
-from ..dataset import Coco, Part
+from cpvt_backbones.text import plain
+
+from ..dataset import Coco, Part, read_id
+from ..files import equal_files
 from ..report import Fault, Report
 from ..shapes import is_number
-from .objects import read_id
 
 LONGEST_NAME = 200
-SIDE_WORDS = re.compile(r'(?<![a-z])(left|right|links|rechts|gauche|droite)(?![a-z])')
 NO_TEXT = ('Cc', 'Cs', 'Zl', 'Zp')  # control characters, surrogates, separators of lines
-RARE = 0.1  # of the objects of a class: a class of fewer with nearly its name is noted
-LONG = 6  # letters, of which one other is noted for any number of objects
-ALIKE = 0.85  # of the letters, by difflib
-MOST_NAMES = 200  # that are compared with each other
 
 
 def check_name(name: str) -> None:
@@ -170,21 +163,9 @@ def list_classes(parts: Sequence[Part], report: Report) -> None:
         for kind, found in zip(('training', 'validation'), counts, strict=False):
             numbers.append(f'{found[name]} {kind} {unit}')
         report.classes.append(f'{index:7} {name}: {", ".join(numbers)}')
-    _note_sides(names, report)
-    for name, other in similar_names({name: total[name] for name in names}):
+    for name, other in _names_alike(names):
         where = f'{name} ({total[name]} {unit}), {other} ({total[other]} {unit})'
-        report.add('note', 'classes with nearly equal names: are they one?', where)
-
-
-def _note_sides(names: Sequence[str], report: Report) -> None:
-    """Note names of left and right: flips of the training swap them."""
-    for name in names:
-        if SIDE_WORDS.search(name.lower()):
-            reason = (
-                'classes of left or right, which the flips of the training swap: set prob=0 of'
-                ' RandomFlip in the config'
-            )
-            report.add('note', reason, name)
+        report.add('note', 'classes with one name but for case, spaces and signs', where)
 
 
 def _count(part: Part) -> Counter[str]:
@@ -196,67 +177,28 @@ def _count(part: Part) -> Counter[str]:
     return Counter(names.get(one['category_id'], '') for one in objects)
 
 
-def similar_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Pairs of names that differ in case, spaces and signs, or in a letter or two.
-
-    Of pairs that differ in letters, one is long or rare beside the other. The rarer is first.
-    """
-    if len(counts) > MOST_NAMES:
-        return []
+def _names_alike(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of names that differ in case, spaces and signs alone, such as ``Cat`` and ``cat``."""
+    first: dict[str, str] = {}
     pairs = []
-    for pair in combinations(counts, 2):
-        rare, common = sorted(pair, key=lambda name: counts[name])
-        one, other = (_letters(name) for name in (rare, common))
-        if one == other:
-            pairs.append((rare, common))
-        elif _is_near(one, other):
-            is_rare = counts[rare] <= RARE * counts[common]
-            if is_rare or (min(len(one), len(other)) >= LONG and _differ_by_one(one, other)):
-                pairs.append((rare, common))
+    for name in names:
+        letters = re.sub(r'[\W_]', '', plain(name))
+        if letters and letters in first:
+            pairs.append((first[letters], name))
+        first.setdefault(letters, name)
     return pairs
-
-
-def _letters(name: str) -> str:
-    """A name without case, spaces and signs, each letter with its accent as one character."""
-    return re.sub(r'[\W_]', '', unicodedata.normalize('NFC', name).casefold())
-
-
-def _is_near(one: str, other: str) -> bool:
-    """True for words that are nearly equal; numbers must be equal.
-
-    Of three letters, as WBC and RBC, one other makes another word.
-    """
-    if re.sub(r'\D', '', one) != re.sub(r'\D', '', other) or min(len(one), len(other)) < 4:
-        return False
-    ratio = difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
-    return ratio >= ALIKE or _differ_by_one(one, other)
-
-
-def _differ_by_one(one: str, other: str) -> bool:
-    """True if one letter is another, missing or too many."""
-    blocks = difflib.SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
-    longer = max(len(one), len(other))
-    return longer - sum(block.size for block in blocks) <= 1
 
 
 def note_contradictions(parts: Sequence[Part], report: Report) -> None:
     """Note files of equal bytes in several class folders."""
-    by_size: dict[int, list[tuple[Path, str]]] = {}
+    labels = {}
     for part in parts:
         for image in part.coco['images']:
-            path = part.root / image['file_name']
-            by_size.setdefault(path.stat().st_size, []).append((path, image['label']))
-    for group in by_size.values():
-        if len({label for _, label in group}) < 2:
-            continue
-        by_content: dict[bytes, list[tuple[Path, str]]] = {}
-        for path, label in group:
-            digest = hashlib.sha256(path.read_bytes()).digest()
-            by_content.setdefault(digest, []).append((path, label))
-        for same in by_content.values():
-            if len({label for _, label in same}) > 1:
-                reason = 'one image in several class folders: its labels contradict each other'
-                report.add('note', reason, ' = '.join(str(path) for path, _ in same))
+            labels[part.root / image['file_name']] = image['label']
+    for same in equal_files(labels):
+        if len({labels[path] for path in same}) > 1:
+            reason = 'one image in several class folders: its labels contradict each other'
+            report.add('note', reason, ' = '.join(map(str, same)))
 
 
 def classes_of(parts: Sequence[Part]) -> list[str]:

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 from cpvt_backbones.value_range import ValueRange
 
-from ..dataset import Coco, Crowd, Part, join, part_of
-from ..files import original_of, path_problem, split
+from ..dataset import Coco, Crowd, Part, join, part_of, read_id
+from ..files import equal_files, original_of, path_problem, split
 from ..read.images import ImageFacts, inspect_images
 from ..report import Fault, Report
 from .classes import (
@@ -20,11 +20,10 @@ from .classes import (
     note_contradictions,
     note_empty,
 )
-from .images import check_mask_size, check_place, check_size, near_duplicates, note_range
+from .images import check_mask_size, check_place, check_size, note_range
 from .objects import (
     check_objects,
     link_objects,
-    read_id,
     refuse_classes_of_crowds,
     require_outlines,
 )
@@ -91,7 +90,7 @@ def check(
         note_range(facts, value_range, report)
     else:
         _note_deep(facts, report)
-    _note_duplicates(checked, facts, report)
+    _note_duplicates(checked, report)
     _note_siblings(checked, report)
     _count_used(checked, report)
     _check_classes(checked, report)
@@ -298,27 +297,24 @@ def _note_deep(facts: Facts, report: Report) -> None:
         report.add('altered', reason, str(path))
 
 
-def _note_duplicates(parts: Sequence[Part], facts: Facts, report: Report) -> None:
-    """Note images of both parts, and validation images that look like a training image."""
+def _note_duplicates(parts: Sequence[Part], report: Report) -> None:
+    """Note images of both parts, and validation images that are copies of a training image."""
     if len(parts) < 2:
         return
-    files = [
-        {str((part.root / image['file_name']).resolve()) for image in part.coco['images']}
-        for part in parts
-    ]
-    both = files[0] & files[1]
+    owners: dict[Path, set[str]] = {}
+    for name, part in zip(('training', 'validation'), parts, strict=True):
+        for image in part.coco['images']:
+            file = (part.root / image['file_name']).resolve()
+            owners.setdefault(file, set()).add(name)
     reason = 'images of training and validation at once: their scores say nothing of other images'
-    for file in sorted(both):
-        report.add('note', reason, file)
-    known = {path.absolute(): one.hash for path, one in facts.items() if one.hash}
-    hashes = []
-    for part in parts:
-        paths = [(part.root / image['file_name']).absolute() for image in part.coco['images']]
-        hashes.append({str(path): known[path] for path in paths if path in known})
-    for val, train in near_duplicates(*hashes):
-        if str(Path(val).resolve()) in both:
-            continue
-        report.add('note', 'validation images that look like a training image', f'{val} = {train}')
+    for file in sorted(file for file, found in owners.items() if len(found) > 1):
+        report.add('note', reason, str(file))
+    for same in equal_files(sorted(owners)):
+        train = [file for file in same if 'training' in owners[file]]
+        for file in same:
+            if train and owners[file] == {'validation'}:
+                reason = 'validation images that are copies of a training image'
+                report.add('note', reason, f'{file} = {train[0]}')
 
 
 def _note_siblings(parts: Sequence[Part], report: Report) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from cpvt_backbones.errors import InputError
@@ -17,9 +16,6 @@ from ..report import Fault, Report
 from ..shapes import ROUNDING, extent, is_number, is_rle
 
 TOLERANCE = 0.5  # px that the corners of a mask may be off those of its image
-# of the 256 bits of two hashes may differ; photographs of different things differ in 59 and more
-NEAR = 32
-HASHES = 1 << 17  # that OpenCV's matcher gets at a time
 
 
 def check_size(
@@ -128,35 +124,21 @@ def check_place(image: Path, mask: Path) -> None:
     transforms = scene.file.transform, other.file.transform
     if any(one.is_identity or one.is_degenerate for one in transforms):
         return
-    off = _distance(scene.file, other.file)
-    if off < TOLERANCE:
-        return
-    detail = f'mask {mask}: its corners are {off:.4g} px away'
+    reason = 'masks of another place than their image: warp them to its grid'
     systems = scene.file.crs, other.file.crs
     if all(systems) and systems[0] != systems[1]:
-        detail += f'; {systems[1].to_string()}, not {systems[0].to_string()}'
-    raise Fault('refused', 'masks of another place than their image: warp them to its grid', detail)
+        detail = f'{systems[1].to_string()}, not {systems[0].to_string()}'
+        raise Fault('refused', reason, f'mask {mask}: {detail}')
+    off = _distance(scene.file, other.file)
+    if off >= TOLERANCE:
+        raise Fault('refused', reason, f'mask {mask}: its corners are {off:.4g} px away')
 
 
 def _distance(image: Any, mask: Any) -> float:
-    """How far the corners of a mask are from those of the image, at most, in px of the image.
-
-    Infinite if the coordinates of one are none in the system of the other.
-    """
+    """How far the corners of a mask are from those of the image, at most, in px of the image."""
     width, height = image.width, image.height
     columns, rows = np.array([0, width, 0, width]), np.array([0, 0, height, height])
-    x, y = _apply(mask.transform, columns, rows)
-    if image.crs and mask.crs and image.crs != mask.crs:
-        from rasterio.errors import RasterioError
-        from rasterio.warp import transform
-
-        try:
-            x, y = np.array(transform(mask.crs, image.crs, x.tolist(), y.tolist()))
-        except (RasterioError, ValueError):
-            return float('inf')
-        if not np.isfinite([x, y]).all():
-            return float('inf')
-    found = _apply(~image.transform, x, y)
+    found = _apply(~image.transform, *_apply(mask.transform, columns, rows))
     return float(np.abs(np.array(found) - (columns, rows)).max())
 
 
@@ -192,32 +174,3 @@ def note_range(facts: Mapping[Path, ImageFacts], value_range: ValueRange, report
         reason = f'values of {low:g} to {high:g} only: give a smaller range than {given}'
         for path in known:
             report.add('note', reason, str(path))
-
-
-def near_duplicates(train: Mapping[str, bytes], val: Mapping[str, bytes]) -> list[tuple[str, str]]:
-    """Pairs of a validation image and the training image that looks like it most, if at most
-    ``NEAR`` bits differ.
-
-    Args:
-        train: :func:`difference_hash` of each training image, by name; so ``val``.
-    """
-    if not train or not val:
-        return []
-    matcher = cv2.BFMatcher(cv2.NORM_HAMMING)
-    names, others = [*train], [*val]
-    queries = _as_rows([*val.values()])
-    best: dict[int, tuple[float, int]] = {}
-    for start in range(0, len(names), HASHES):
-        part = _as_rows([train[name] for name in names[start : start + HASHES]])
-        for match in matcher.match(queries, part):
-            found = match.distance, start + match.trainIdx
-            best[match.queryIdx] = min(found, best.get(match.queryIdx, found))
-    pairs = []
-    for index, (distance, other) in sorted(best.items()):
-        if distance <= NEAR:
-            pairs.append((others[index], names[other]))
-    return pairs
-
-
-def _as_rows(hashes: Sequence[bytes]) -> np.ndarray:
-    return np.frombuffer(b''.join(hashes), np.uint8).reshape(len(hashes), -1)

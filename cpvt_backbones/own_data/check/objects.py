@@ -1,11 +1,11 @@
 """Rules for objects, which have a box, an outline, or both, and for their ids."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dataset import Coco, Crowd, Part
+from ..dataset import Coco, Crowd, Part, read_id
 from ..report import Fault, Report
 from ..shapes import (
     FAR,
@@ -32,24 +32,10 @@ SLACK = 3.0  # px between a side of a box and its outline, or SLACK_SHARE of the
 SLACK_SHARE = 0.05
 
 
-def _corners(box: Box) -> Box:
-    return [box[0], box[1], box[2] - box[0], box[3] - box[1]]
-
-
-def _swapped(box: Box) -> Box:
-    return [box[1], box[0], box[3], box[2]]
-
-
-def _centred(box: Box) -> Box:
-    return [box[0] - box[2] / 2, box[1] - box[3] / 2, box[2], box[3]]
-
-
-# What four numbers may be in place of left, top, width, height.
-READINGS: dict[str, Callable[[Box], Box]] = {
-    'corners x1, y1, x2, y2': _corners,
-    'top, left, height, width (x and y swapped)': _swapped,
-    'centre x, centre y, width, height': _centred,
-}
+READING = (
+    '; COCO has left, top, width, height: are these corners, or centres, or of other or resized'
+    ' images? If they are meant, correct them in the file'
+)
 
 
 @dataclass(frozen=True)
@@ -93,8 +79,7 @@ class BoxDoubts:
         many = not misread and len(self.outside) >= max(FEWEST, MANY * self.count)
         reason = 'boxes are clipped to their image'
         if many:
-            guess = _guess(self.outside, _fits_image)
-            reason = f'boxes that reach out of their image, a tenth of all or more{guess}'
+            reason = f'boxes that reach out of their image, a tenth of all or more{READING}'
         for case in self.outside:
             if not many and not _reaches_in(case):  # skipped, which is reported elsewhere
                 continue
@@ -105,8 +90,7 @@ class BoxDoubts:
         many = bool(self.misfits) and len(self.misfits) >= MANY * self.with_outline
         reason = 'boxes that differ from their outlines: the box counts'
         if many:
-            guess = _guess(self.misfits, _fits_outline)
-            reason = f'boxes that differ from their outlines, a tenth of all or more{guess}'
+            reason = f'boxes that differ from their outlines, a tenth of all or more{READING}'
         for case in self.misfits:
             extent = [round(side, 1) for side in case.extent or []]
             detail = f'box {case.box}, its outline is in {extent}'
@@ -132,18 +116,6 @@ def _sides(box: Box, size: tuple[int, int]) -> list[float]:
 def _reaches_in(case: _Case) -> bool:
     left, top, right, bottom = _sides(case.box, case.size)
     return right > left and bottom > top
-
-
-def _fits_image(box: Box, case: _Case) -> bool:
-    return min(box[2:]) > 0 and overhang(box, *case.size) <= ROUNDING
-
-
-def _guess(cases: list[_Case], fits: Callable[[Box, _Case], bool]) -> str:
-    """What boxes may be, as the end of a sentence: the reading by which nearly all fit."""
-    for name, read in READINGS.items():
-        if sum(fits(read(case.box), case) for case in cases) >= (1 - MANY) * len(cases):
-            return f'. Are these {name}? COCO has left, top, width, height'
-    return '. Are they of other or resized images? If they are meant, correct them in the file'
 
 
 def link_objects(part: Part, report: Report) -> None:
@@ -172,27 +144,6 @@ def link_objects(part: Part, report: Report) -> None:
     for image in images:
         image['id'] = new_ids[image['id']]
     part.coco['annotations'] = kept
-
-
-def read_id(entry: Coco, key: str, entries: str) -> int | str:
-    """An id of a COCO entry; 1.0, as pandas writes it, is 1.
-
-    ``Fault`` if there is none.
-
-    Args:
-        entry: Image, annotation or category.
-        key: ``id``, ``image_id`` or ``category_id``.
-        entries: Of what, for the message.
-    """
-    value = entry.get(key)
-    if value is None:
-        raise Fault('refused', f'{entries} without {key}')
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        reason = f'{entries} whose {key} is neither a whole number nor text'
-        raise Fault('refused', reason, repr(value))
-    return value
 
 
 def _find(

@@ -24,7 +24,6 @@ from ..dataset import Part
 Size = tuple[int, int]  # width and height, px
 WORKERS = min(8, os.cpu_count() or 1)  # images that are decoded at a time
 SUBFILE_TAG = 254  # of TIFF: not 0 for overviews and masks
-HASH_SIDE = 16
 HOT = 1e-3  # share of the pixels of an image that a sensor's faults may be
 OF_8_BITS = (0, 255)
 SAMPLE = 500  # training images that mean and standard deviation are taken from
@@ -43,7 +42,6 @@ class ImageFacts:
         bright: The value that all but ``HOT`` of its pixels are at most.
         alpha: Has transparent pixels, or a fourth band that counts as transparency.
         frames: Images in the file, of which the first is read.
-        hash: 32 bytes that are alike for images that look alike.
     """
 
     size: Size = (0, 0)
@@ -54,7 +52,6 @@ class ImageFacts:
     bright: float = 0.0
     alpha: bool = False
     frames: int = 1
-    hash: bytes = b''
 
 
 def inspect_images(
@@ -201,12 +198,9 @@ def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
             fault=f'OpenCV reads {shape} px, Pillow {facts.size[0]} x {facts.size[1]}'
         )
     if pixels.dtype == np.uint16:
-        facts = replace(
-            facts,
-            range=(int(pixels.min()), int(pixels.max())),
-            bright=float(np.quantile(pixels, 1 - HOT)),
-        )
-    return replace(facts, hash=difference_hash(pixels))
+        found = int(pixels.min()), int(pixels.max())
+        return replace(facts, range=found, bright=float(np.quantile(pixels, 1 - HOT)))
+    return facts
 
 
 def inspect_range(path: Path, value_range: ValueRange) -> ImageFacts:
@@ -222,7 +216,7 @@ def inspect_range(path: Path, value_range: ValueRange) -> ImageFacts:
     values = pixels[~raster.missing(pixels)]
     found = (float(values.min()), float(values.max())) if values.size else None
     size = image.shape[1::-1]
-    return ImageFacts(size, size, range=found, hash=difference_hash(image))
+    return ImageFacts(size, size, range=found)
 
 
 def _why_not_read(path: Path) -> str:
@@ -243,18 +237,6 @@ def _advice(count: int, dtype: str) -> str:
     if not is_rgb or not is_deep:
         options.append(f'--bands with numbers from 1 to {count}')
     return f'{count} {"band" if count == 1 else "bands"} of {dtype}: give {" and ".join(options)}'
-
-
-def difference_hash(pixels: np.ndarray) -> bytes:
-    """dHash of 256 bits: whether each of 16 x 16 areas is darker than the area to its right.
-
-    Args:
-        pixels: (H, W, channels), of which three count.
-    """
-    size = HASH_SIDE + 1, HASH_SIDE
-    small = cv2.resize(pixels[..., :3], size, interpolation=cv2.INTER_AREA)
-    grey = np.atleast_3d(small).mean(axis=2)  # OpenCV drops the axis of a single channel
-    return np.packbits(grey[:, :-1] < grey[:, 1:]).tobytes()
 
 
 def choose_range(

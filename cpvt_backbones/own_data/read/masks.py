@@ -19,7 +19,7 @@ from cpvt_backbones.text import Spellings
 from cpvt_backbones.value_range import DRIVERS, ValueRangeError, open_raster
 
 from ..dataset import Part
-from ..files import OTHER_SPELLING, files_in, read_lines, stem
+from ..files import OTHER_SPELLING, files_in, read_lines, stems
 from ..report import Fault, Report
 from .images import Size, count_frames, too_large
 
@@ -174,16 +174,17 @@ def pair_masks(
     of the image may be part of the mask's name (``a.jpg.png``). Images with several masks are
     refused, and images without mask if masks are ``required``.
     """
+    bare = stems([*images, *masks])
     owners: dict[str, list[str]] = {}
     for image in images:
-        owners.setdefault(stem(image), []).append(image)
+        owners.setdefault(bare[image], []).append(image)
         owners.setdefault(image, []).append(image)
     pairs = {}
-    for image, candidates in _candidates(owners, images, masks, report).items():
-        exact = [mask for mask in candidates if stem(mask) in (image, stem(image))]
-        chosen = exact or candidates
+    for image, found in _candidates(owners, bare, images, masks, report).items():
+        exact = [mask for mask in found if bare[mask] in (image, bare[image])]
+        chosen = exact or found
         where = f'{folder}/{image}'
-        if len(owners[stem(image)]) > 1 and not any(stem(mask) == image for mask in exact):
+        if len(owners[bare[image]]) > 1 and not any(bare[mask] == image for mask in exact):
             report.add('refused', 'images of one name, whose masks cannot be told apart', where)
         elif not chosen and not required:
             continue
@@ -195,7 +196,7 @@ def pair_masks(
             )
         else:
             pairs[image] = chosen[0]
-            for other in candidates:
+            for other in found:
                 if other not in chosen:
                     report.add('skipped', 'masks beside one of the name of the image', other)
     return pairs
@@ -203,27 +204,42 @@ def pair_masks(
 
 def _candidates(
     owners: Mapping[str, Sequence[str]],
+    bare: Mapping[str, str],
     images: Collection[str],
     masks: Collection[str],
     report: Report,
 ) -> dict[str, list[str]]:
-    """Masks of each image. ``owners`` are the images of each name, with and without suffix."""
-    found: dict[str, list[str]] = {image: [] for image in images}
+    """Masks of each image.
+
+    Args:
+        owners: The images of each name, with and without suffix.
+        bare: Each name without its suffix.
+        images: Names of all images.
+        masks: Names of all masks.
+        report: Gets masks that are skipped, or spelt otherwise than their image.
+    """
+    candidates: dict[str, list[str]] = {image: [] for image in images}
     spellings = Spellings(owners)
     for mask in masks:
-        name = stem(mask)
-        ends = [match.start() for match in re.finditer(r'[_\-. ]', name)]
-        starts = [name, *(name[:end] for end in reversed(ends))]
-        owner = next((start for start in starts if start in owners), None)
+        owner = _owner(bare[mask], owners, spellings)
         if owner is None:
-            alike = [spellings.find(start) for start in starts]
-            owner = next((start for start in alike if start in owners), None)
-            if owner is None:
-                report.add('skipped', 'masks without an image', mask)
-                continue
+            report.add('skipped', 'masks without an image', mask)
+            continue
+        if not bare[mask].startswith(owner):
             report.add('altered', OTHER_SPELLING, f'{mask} ({owners[owner][0]})')
         for image in owners[owner]:
-            found[image].append(mask)
+            candidates[image].append(mask)
+    return candidates
+
+
+def _owner(mask: str, owners: Collection[str], spellings: Spellings) -> str | None:
+    """The name of an image that a mask begins with, up to a separator; the longest counts."""
+    ends = [match.start() for match in re.finditer(r'[_\-. ]', mask)]
+    starts = [mask, *(mask[:end] for end in reversed(ends))]
+    found = next((start for start in starts if start in owners), None)
+    if found is None:
+        alike = map(spellings.find, starts)
+        found = next((start for start in alike if start in owners), None)
     return found
 
 

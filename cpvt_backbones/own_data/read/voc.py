@@ -18,7 +18,7 @@ from ..files import (
     files_in,
     read_bytes,
     read_lines,
-    stem,
+    stems,
 )
 from ..report import Fault, Report
 
@@ -129,7 +129,8 @@ def pair_files(
     spellings = Spellings(by_name)
     owners: dict[str, str] = {}
     for label in labels:
-        name = spellings.find(PurePosixPath(label).stem)
+        name = PurePosixPath(label).stem
+        name = name if name in by_name else spellings.find(name)
         found = _nearest(label, by_name.get(name, []))
         if len(found) == 1:
             owners[label] = found[0]
@@ -257,8 +258,10 @@ def _listed(part: Part, file: Path, by_name: dict[str, list[Coco]], report: Repo
     """The images that a list names, a name (with spaces, maybe with suffix) a line."""
     images = []
     spellings = Spellings(by_name)
-    for line in read_lines(file):
-        found = by_name.get(line) or by_name.get(spellings.find(stem(line)), [])
+    lines = read_lines(file)
+    bare = stems(lines)
+    for line in lines:
+        found = by_name.get(line) or by_name.get(spellings.find(bare[line]), [])
         found = found or by_name.get(spellings.find(line), [])
         if len(found) == 1:
             images.append(found[0])
