@@ -86,8 +86,8 @@ class PublishedWeights:
     Attributes:
         name: The name that a user types, such as ``'retinanet_pvt_small-coco'``.
         about: One line that describes the model.
-        task: ``'detection'``, ``'segmentation'`` or ``'classification'``.
-        dataset: Its training data, ``'COCO'``, ``'ADE20K'`` or ``'ImageNet-1k'``.
+        task: ``'detection'``, ``'panoptic'``, ``'segmentation'`` or ``'classification'``.
+        dataset: Its training data, ``'COCO'``, ``'ADE20K'``, ``'Cityscapes'`` or ``'ImageNet-1k'``.
         config: Config of the whole model, as in :class:`ShippedWeights`.
         address: Address of the file, or a name with ``timm://``. A SHA-256, or its first eight
             digits, stands in most file names, and is compared.

@@ -126,7 +126,7 @@ def test_the_index():
         assert repository_file(entry.config).is_file(), entry.config
         assert entry.address.startswith(('https://', 'timm://')), entry.address
         assert entry.scores and entry.source and entry.parameters > 1e6
-        assert entry.task in ('detection', 'segmentation', 'classification')
+        assert entry.task in ('detection', 'panoptic', 'segmentation', 'classification')
         stem = entry.address.rpartition('/')[2].partition('.')[0]
         digits = re.search(r'-([0-9a-f]{8})$', stem)
         assert not digits or weights.hash_in_name(stem) == digits[1]  # of digits alone, too
