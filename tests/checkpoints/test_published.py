@@ -253,10 +253,10 @@ def test_a_whole_model_computes_the_same(path):
 
 def test_the_table_has_every_config_within_the_bound():
     rows = table_rows()
-    # Not measured yet: ViT-L at 1280 px is that at 640 px with a larger table, and the others are
-    # compared by tiny models and by their siblings in the table.
+    # ViT-L at 1280 px is that at 640 px with a larger table. Of ADE20K's panoptic model, a tiny
+    # model compares the order of the classes, and COCO's row the rest.
     left = {'coco_panoptic_eomt_large_1280', 'coco_instance_eomt_large_1280'}
-    left |= {'ade20k_panoptic_eomt_large_640', 'ade20k_semantic_eomt_large_512'}
+    left |= {'ade20k_panoptic_eomt_large_640'}
     assert {path.stem for path in ALL_CONFIGS} - left <= {*rows}
     for name, cells in rows.items():
         drops_pixels = 'twins' in name or name.startswith('pvt_')
