@@ -14,6 +14,7 @@ from tiny import PYRAMID, column, max_difference, multi_scale, pyramid, randomis
 from torch.nn import functional
 
 from cpvt_backbones.layers import (
+    PEG,
     POSITIONS,
     Attention,
     DecomposedRelative,
@@ -411,6 +412,26 @@ def test_only_a_trunk_without_position_is_permutation_equivariant(kind):
     with torch.no_grad():
         wanted, got = (model(x)[0].flatten(2) for x in (images, shuffled))
     assert (max_difference(wanted[:, :, order], got) < 1e-5) == (kind is None)
+
+
+def test_maps_move_with_the_image_up_to_the_border():
+    """By whole patches: all of it without an encoding, with PEG what its kernel keeps from the
+    border and from the seam.
+    """
+    images = torch.randn(1, 3, 128, 128)
+    moved = images.roll((32, 48), dims=(2, 3))
+    trunk = randomise(column(position=None, with_cls_token=False)).eval()
+    peg = randomise(PEG(24))
+    features = torch.randn(1, 24, 8, 8)
+    with torch.no_grad():
+        wanted, got = trunk(images)[0].roll((2, 3), dims=(2, 3)), trunk(moved)[0]
+        assert max_difference(got, wanted) < 1e-5
+        assert max_difference(got.mean((2, 3)), wanted.mean((2, 3))) < 1e-5  # GAP is invariant
+        tokens = (one.flatten(2).mT for one in (features, features.roll((2, 3), dims=(2, 3))))
+        first, second = (peg(one, (8, 8)).mT.unflatten(2, (8, 8)) for one in tokens)
+    wanted = first.roll((2, 3), dims=(2, 3))
+    assert max_difference(second[:, :, 3:7, 4:7], wanted[:, :, 3:7, 4:7]) < 1e-6
+    assert max_difference(second, wanted) > 1e-3  # zero padding: position comes from the border
 
 
 @pytest.fixture
