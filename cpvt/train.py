@@ -6,6 +6,8 @@ torchrun --nproc-per-node 8 -m cpvt train CONFIG --launcher pytorch
 """
 
 import argparse
+import os
+import shlex
 from collections.abc import Sequence
 
 from cpvt import command_line as cli
@@ -17,6 +19,18 @@ def check(args: argparse.Namespace) -> None:
     cli.check_config(args.config)
     if args.resume not in (None, 'auto'):
         cli.check_checkpoint(args.resume, '--resume')
+
+
+def next_commands(args: argparse.Namespace, work_dir: str) -> list[str]:
+    """The commands that test the model of a training, and predict with it."""
+    model = [os.fspath(args.config), os.path.normpath(work_dir)]
+    options = [f'{key}={value}' for key, value in (args.cfg_options or {}).items()]
+    options = ['--cfg-options', *options] if options else []
+    out_dir = ['--out-dir', f'out/{os.path.basename(model[1])}']
+    return [
+        f'{cli.command("test")} {shlex.join([*model, *options])}',
+        f'{cli.command("infer")} {shlex.join([*model, "PHOTOS", *out_dir, *options])}',
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,8 +56,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     cli.add_run_arguments(parser)
     parser.checks.append(check)
     args = parser.parse_args(argv)
+    from mmengine.dist import is_main_process
+
     from cpvt_backbones.engine.launch import train
 
     options = dict(amp=args.amp or args.amp_dtype is not None, amp_dtype=args.amp_dtype)
     options |= dict(auto_scale_lr=args.auto_scale_lr, progress=not args.no_progress)
-    train(cli.config_from(args), resume=args.resume, **options)
+    cfg = cli.config_from(args)
+    work_dir = cfg.work_dir
+    train(cfg, resume=args.resume, **options)
+    if is_main_process():
+        print('\n'.join(next_commands(args, work_dir)))

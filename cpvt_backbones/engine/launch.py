@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from torch import distributed, nn
 
 from cpvt_backbones.checkpoints import (
+    INTERRUPTED,
     classes_of,
     load_weights,
     locate_checkpoint,
@@ -251,12 +252,16 @@ class SummaryHook(Hook):
         ]
         runner.logger.info('\n'.join(['Training', *lines]))
         folder = Path(runner.work_dir)
-        earlier = [*folder.glob('iter_*.pth'), *folder.glob('epoch_*.pth')]
+        earlier = [
+            path
+            for pattern in ('iter_*.pth', 'epoch_*.pth', INTERRUPTED)
+            for path in folder.glob(pattern)
+        ]
         if earlier and not runner._resume:
             newest = max(earlier, key=os.path.getmtime).name
             runner.logger.warning(
                 f'work_dir: {runner.work_dir} has {newest} of an earlier training; checkpoints of'
-                ' the same name will be overwritten; --resume continues it'
+                f' the same name will be overwritten, {INTERRUPTED} deleted; --resume continues it'
             )
 
 

@@ -1,6 +1,7 @@
 """train.py: mixed precision, weights to start from."""
 
 import errno
+import shlex
 from argparse import Namespace
 
 import pytest
@@ -192,6 +193,36 @@ def test_a_new_training_warns_of_the_checkpoints_of_an_earlier_one(classifier, t
         newest = max(work.glob('*/*.log'), key=lambda path: path.stat().st_mtime_ns)
         assert (line in newest.read_text()) == warned
         newest.unlink()  # a second training in the same second has the same log file
+
+
+def test_a_new_training_warns_of_an_interrupted_one(classifier, tmp_path, call):
+    work = tmp_path / 'work'
+    work.mkdir()
+    (work / 'interrupted.pth').touch()
+    call('train', classifier, '--work-dir', work)
+    (log,) = work.glob('*/*.log')
+    line = f'{work} has interrupted.pth of an earlier training'
+    (said,) = (one for one in log.read_text().splitlines() if line in one)
+    assert 'interrupted.pth deleted; --resume continues it' in said
+
+
+def test_a_training_ends_with_the_commands_that_use_its_model(
+    classifier, photos, tmp_path, call, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    work, options = 'work dir', ['model.head.topk=(1,)']
+    call('train', classifier, '--work-dir', work, '--cfg-options', *options)
+    test, infer = capsys.readouterr().out.splitlines()[-2:]
+    names = dict(test='tools/test.py', infer='tools/infer.py')
+    model = [str(classifier), work]
+    given = ['--cfg-options', *options]
+    assert shlex.split(test) == ['python', names['test'], *model, *given]
+    out_dir = ['--out-dir', 'out/work dir']
+    assert shlex.split(infer) == ['python', names['infer'], *model, 'PHOTOS', *out_dir, *given]
+    call('test', *shlex.split(test)[2:])
+    folder = next(photos.iterdir())
+    call('infer', *[word.replace('PHOTOS', str(folder)) for word in shlex.split(infer)[2:]])
+    assert (tmp_path / 'out/work dir/images.json').is_file()
 
 
 def test_a_full_disk_names_the_checkpoint(classifier, tmp_path, refused, monkeypatch):
