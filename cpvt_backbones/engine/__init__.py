@@ -13,6 +13,7 @@
 | ``layer_decay`` | learning rates by the depth of a layer |
 | ``fsdp`` | a training split over several GPUs |
 | ``class_names`` | classes of data sets, annotations and metrics, compared |
+| ``class_recall`` | recall of each class of a classifier |
 | ``training_checks`` | what ends a training early: parts that do not fit, NaN |
 | ``resume_checks`` | a checkpoint against the training that is to go on from it |
 | ``resuming`` | schedule, data, gradients and random numbers of a resumed training |
@@ -27,8 +28,9 @@
 
 ``import cpvt_backbones`` registers all of it but :class:`DecodedDataset` and
 :class:`BatchRandomResizedCrop`. A config imports their module by ``custom_imports``; their entries
-below show how. The data preprocessors, :class:`DistillationHead`, :class:`HardDistillation` and
-:class:`DETRWithPEG` need a toolbox, which is imported when a config with them is built.
+below show how. The data preprocessors, :class:`DistillationHead`, :class:`HardDistillation`,
+:class:`DETRWithPEG` and :class:`RecallByClass` need a toolbox, which is imported when a config with
+them is built.
 """
 
 from .averaging import WarmupEMAHook

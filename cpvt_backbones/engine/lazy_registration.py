@@ -8,7 +8,7 @@ the module of the class, which takes the function's place.
 from collections.abc import Callable
 from typing import Any
 
-from mmengine.registry import MODELS, TASK_UTILS, Registry
+from mmengine.registry import METRICS, MODELS, TASK_UTILS, Registry
 
 
 def _import_preprocessors() -> None:
@@ -21,6 +21,10 @@ def _import_distillation() -> None:
 
 def _import_detr() -> None:
     from . import detr  # noqa: F401
+
+
+def _import_class_recall() -> None:
+    from . import class_recall  # noqa: F401
 
 
 def _import_ignored() -> None:
@@ -57,10 +61,15 @@ ASSIGNERS: dict[str, tuple[Callable[[], None], str]] = {
 }
 """As ``CLASSES``, for the registry of assigners."""
 
+EVALUATED: dict[str, tuple[Callable[[], None], str]] = {
+    'RecallByClass': (_import_class_recall, 'mmpretrain'),
+}
+"""As ``CLASSES``, for the registry of metrics."""
+
 
 def defer() -> None:
     """Register a function for each class whose module was not imported yet."""
-    for registry, classes in ((MODELS, CLASSES), (TASK_UTILS, ASSIGNERS)):
+    for registry, classes in ((MODELS, CLASSES), (TASK_UTILS, ASSIGNERS), (METRICS, EVALUATED)):
         for name in classes.keys() - registry.module_dict.keys():
             registry.register_module(name=name, module=_builder(registry, name, *classes[name]))
 

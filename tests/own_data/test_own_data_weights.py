@@ -515,6 +515,15 @@ def test_shipped_weights_keep_the_recipe(call, data, tmp_path, task, weights):
     assert '_delete_' not in text and 'optim_wrapper' not in text
 
 
+@pytest.mark.parametrize('task', TASKS)
+def test_the_backbone_is_loaded_once(call, data, task):
+    """Weights that those of the whole model replace would be reported as loaded."""
+    pytest.importorskip(TASKS[task])
+    call('make_config', *data(task), '--out', 'config.py')
+    cfg = read_config('config.py')
+    assert (cfg.load_from is None) != (cfg.model.backbone.init_cfg is None)
+
+
 @pytest.mark.parametrize(
     ('task', 'name'),
     [('classifier', 'cpvt_tiny_gap-imagenette'), ('detector', 'retinanet_cpvt_tiny_gap-bccd')],

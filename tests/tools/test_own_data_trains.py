@@ -109,7 +109,7 @@ def test_class_maps(predicted, folder):
 
 
 @pytest.mark.full
-def test_class_names(predicted, folder):
+def test_class_names(predicted, folder, recwarn):
     pytest.importorskip('mmpretrain')
     truth = {}
     for split, count in (('train', 32), ('val', 16)):
@@ -124,3 +124,4 @@ def test_class_names(predicted, folder):
     assert len(entries) == 16
     right = [entry['class'] == truth[names[entry['image_id']]] for entry in entries]
     assert np.mean(right) > 0.85
+    assert not [one for one in recwarn if 'pillow backend' in str(one.message)]

@@ -9,11 +9,13 @@ data_preprocessor = own.data_preprocessor
 load_from = own.load_from
 optim_wrapper = own.optim_wrapper
 bicubic = dict(backend=own.backend, interpolation='bicubic')
+# Pillow's backend, the default, warns in each worker.
+jitter = dict(type='ColorJitter', brightness=0.3, contrast=0.3, saturation=0.3, backend='cv2')
 train_pipeline = [
     own.load,
     dict(type='RandomResizedCrop', scale=scale, crop_ratio_range=(0.35, 1.0), **bicubic),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
-    *([dict(type='ColorJitter', brightness=0.3, contrast=0.3, saturation=0.3)] * own.is_rgb),
+    *([jitter] * own.is_rgb),
     dict(type='PackInputs'),
 ]
 test_pipeline = [
@@ -31,10 +33,7 @@ val_dataloader = dict(dataset=dict(ann_file=own.val, pipeline=test_pipeline, **d
 test_dataloader = val_dataloader
 val_evaluator = dict(topk=(1,))
 # The share of each class that is right, too: the other toolboxes print a table.
-test_evaluator = [
-    dict(type='Accuracy', topk=(1,)),
-    dict(type='SingleLabelMetric', items=['recall'], average=None),
-]
+test_evaluator = [dict(type='Accuracy', topk=(1,)), dict(type='RecallByClass')]
 max_epochs = own.max_epochs
 end = max(max_epochs, 2)
 train_cfg = dict(max_epochs=max_epochs, val_interval=1)
@@ -43,4 +42,4 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, begin=0, end=1, **by_epoch),
     dict(type='CosineAnnealingLR', eta_min=own.least_rate, begin=1, end=end, **by_epoch),
 ]
-del own, data
+del own, data, jitter

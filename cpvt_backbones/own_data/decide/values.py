@@ -186,8 +186,8 @@ def start_from(
     load_from = None
     if weights == whole and channels == 3:
         load_from = weights
-    else:
-        backbone['init_cfg'] = None if weights == 'none' else weights
+    # A whole model has the weights of the backbone too.
+    backbone['init_cfg'] = None if load_from or weights == 'none' else weights
     if task == 'classifier':
         backbone |= dict(arch='tiny', img_size=scale)
     return Start(load_from, dict(backbone=backbone) if backbone else {}, {}, 1e-5)
