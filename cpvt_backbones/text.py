@@ -5,6 +5,7 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 LONGEST = 1000  # characters of a line
@@ -61,3 +62,8 @@ class Spellings:
         """The name itself if it is there, or the only one that agrees with it; else the name."""
         found = self._by_plain.get(plain(name), [])
         return found[0] if name not in self._names and len(found) == 1 else name
+
+
+def stems(names: Iterable[str]) -> dict[str, str]:
+    """Each path without its suffix."""
+    return {name: PurePosixPath(name).with_suffix('').as_posix() for name in names}

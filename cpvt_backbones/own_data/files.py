@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.images import FOUND_SUFFIXES, UNREAD_SUFFIXES, file_problem
@@ -99,11 +99,6 @@ def is_mask_folder(name: str) -> bool:
 def is_written(folder: Path) -> bool:
     """True for a folder of the name of a config, which holds converted labels and pictures."""
     return (folder / RECIPE).is_file()
-
-
-def stems(names: Iterable[str]) -> dict[str, str]:
-    """Each path without its suffix."""
-    return {name: PurePosixPath(name).with_suffix('').as_posix() for name in names}
 
 
 def split(

@@ -178,7 +178,6 @@ def _refuse_values(
     of_colours: bool,
 ) -> bool:
     """Refuse values that cannot be meant as they are; true if there are any."""
-    before = report.count('refused')
     if not of_colours and refuse_palettes(facts, report):
         return True
     is_complete = named is not None and {*values.pixels} <= {*order, *left_out}
@@ -186,17 +185,20 @@ def _refuse_values(
         return True
     if not of_colours and refuse_two_codes(facts, {*order, *left_out}, report):
         return True
+    refused = False
     if named:
-        compare_names(values, named, order, left_out, report)
-    elif len(order) <= LARGEST + 1 and not refuse_instances(facts, report, of_colours):
-        ask_about(values, order, left_out, report)
+        refused = compare_names(values, named, order, left_out, report)
+    elif len(order) <= LARGEST + 1:
+        refused = refuse_instances(facts, report, of_colours)
+        refused = refused or ask_about(values, order, left_out, report)
     if len(order) > LARGEST + 1 and not named:
         most = max(values.pixels)
         reason = (
             f'more than {LARGEST + 1} classes: are these instance numbers, or were colours blended?'
         )
         report.add('refused', reason, values.describe(most))
-    return report.count('refused') > before
+        return True
+    return refused
 
 
 def _default_name(value: int) -> str:
@@ -233,8 +235,8 @@ def compare_names(
     order: Sequence[int],
     left_out: Collection[int],
     report: Report,
-) -> None:
-    """Refuse values without a name; note names without a value."""
+) -> bool:
+    """Refuse values without a name; note names without a value. Returns whether any is refused."""
     known = {*order, *left_out} if named.colours else {*order, IGNORE, *left_out}
     unnamed = sorted({*values.pixels} - known)
     reason = f'values of masks without a name in {named.file}'
@@ -250,17 +252,18 @@ def compare_names(
             'masks of 0 and 255 have two classes; --ignore 255 leaves 255 out',
             f'{named.file} names {len(named.names)}',
         )
-    elif not unnamed:
-        for value, name in zip(order, named.names, strict=False):
-            if value not in values.pixels and value not in left_out:
-                report.add('note', 'classes that no mask has', name)
+        return True
+    for value, name in () if unnamed else zip(order, named.names, strict=False):
+        if value not in values.pixels and value not in left_out:
+            report.add('note', 'classes that no mask has', name)
+    return bool(unnamed)
 
 
 def ask_about(
     values: Values, order: Sequence[int], left_out: Collection[int], report: Report
-) -> None:
+) -> bool:
     """Refuse values that may be mistakes: hardly a pixel, or none, although a higher value
-    occurs.
+    occurs. Returns whether there are any.
     """
     total = values.pixels.total()
     missing = [value for value in order if value not in values.pixels and value not in left_out]
@@ -268,13 +271,15 @@ def ask_about(
         found = ', '.join(str(value) for value in sorted(values.pixels))
         reason = f'values with gaps: {NAME_THEM}; --ignore leaves values out'
         report.add('refused', reason, f'the masks have {found}, but no {missing[0]}')
-    for value in sorted({*order} & {*values.pixels} - {*left_out}):
-        if value and values.pixels[value] < RARE * total:
-            reason = (
-                f'values of fewer than {RARE:.2%} of the pixels: name them in --classes, or leave'
-                ' them out by --ignore'
-            )
-            report.add('refused', reason, values.describe(value))
+    known = {*order} & {*values.pixels} - {*left_out}
+    rare = sorted(value for value in known if value and values.pixels[value] < RARE * total)
+    for value in rare:
+        reason = (
+            f'values of fewer than {RARE:.2%} of the pixels: name them in --classes, or leave'
+            ' them out by --ignore'
+        )
+        report.add('refused', reason, values.describe(value))
+    return bool(missing or rare)
 
 
 def ask_about_nodata(

@@ -15,11 +15,11 @@ from rich.progress import track
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference.images import file_problem
-from cpvt_backbones.text import Spellings
+from cpvt_backbones.text import Spellings, stems
 from cpvt_backbones.value_range import DRIVERS, ValueRangeError, open_raster
 
 from ..dataset import Part
-from ..files import OTHER_SPELLING, files_in, read_lines, stems
+from ..files import OTHER_SPELLING, files_in, read_lines
 from ..report import Fault, Report
 from .images import Size, count_frames, too_large
 

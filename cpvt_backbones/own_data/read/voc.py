@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from rich.progress import track
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.text import Spellings
+from cpvt_backbones.text import Spellings, stems
 
 from ..dataset import Coco, Part
 from ..files import (
@@ -18,7 +18,6 @@ from ..files import (
     files_in,
     read_bytes,
     read_lines,
-    stems,
 )
 from ..report import Fault, Report
 
