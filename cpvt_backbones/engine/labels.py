@@ -98,7 +98,7 @@ def note_ignored(model: nn.Module, samples: Sequence[Any], logger: Logger) -> bo
     Returns:
         True once nothing is left to say: after the first batch with ignored objects.
     """
-    count = sum(len(sample.get('ignored_instances', ())) for sample in samples)
+    count = sum(len(getattr(sample, 'ignored_instances', ())) for sample in samples)
     if not count:
         return False
     parts = list(_parts_of_loss(model))

@@ -283,7 +283,8 @@ def without_scopes(node):
 def compared(cfg):
     """Parts of a config that decide predictions, besides the backbone."""
     whole = without_scopes(cfg.to_dict())
-    kept = {key: value for key, value in whole['model'].items() if key != 'backbone'}
+    beside = ('backbone', 'train_cfg')
+    kept = {key: value for key, value in whole['model'].items() if key not in beside}
     # A neck that averages is the backbone's out_type here.
     if (kept.get('neck') or {}).get('type') == 'GlobalAveragePooling':
         kept['neck'] = None

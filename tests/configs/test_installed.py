@@ -15,7 +15,9 @@ import yaml
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = 'imagenet retinanet mask_rcnn semantic_fpn upernet detr dino mask2former vitdet'.split()
+RECIPES = (
+    'imagenet retinanet mask_rcnn semantic_fpn upernet detr dino mask2former vitdet eomt'.split()
+)
 # A script of one's own: mmengine's Runner, and the interfaces of mmdet and mmseg.
 OWN_SCRIPT = """
 import cpvt_backbones

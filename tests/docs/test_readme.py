@@ -104,7 +104,7 @@ def test_the_first_paragraph_says_what_the_table_has():
         for name in ('ResNet-50', 'Swin-T')
     ]
     assert said == tuple(f'{ratio:.1f}' for ratio in ratios)
-    (ap,) = re.findall(r'PVTv2-B2 .+?, with ([\d.]+) box AP', TEXT)
+    (ap,) = re.findall(r'PVTv2-B2, with ([\d.]+) box AP', TEXT)
     assert float(ap) == published_weights()['retinanet_pvtv2_b2-coco'].scores['box AP']
     assert not any('peg' in one.about.lower() for one in published_weights().values())
 
@@ -169,3 +169,10 @@ def test_what_it_says_of_its_peers():
     whole = timm.create_model('twins_pcpvt_small')
     pegs = {name for name, _ in whole.named_parameters() if 'pos_block' in name}
     assert pegs and pegs <= whole.no_weight_decay()
+    qualities = re.findall(r'EoMT, with ([\d.]+) to ([\d.]+) PQ', TEXT)
+    scores = [
+        one.scores['PQ']
+        for name, one in published_weights().items()
+        if name.startswith('eomt') and name.endswith('-coco_panoptic')
+    ]
+    assert qualities == [(str(min(scores)), str(max(scores)))]
