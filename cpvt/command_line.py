@@ -34,9 +34,9 @@ def package_folder() -> Path:
     return Path(package.origin).parent
 
 
-def _load_plain() -> Any:
-    """Choices, defaults and advice of the package, without importing torch."""
-    spec = importlib.util.spec_from_file_location('cpvt_plain', package_folder() / 'plain.py')
+def _load(name: str) -> Any:
+    """A module of the package that imports no torch, without importing the package."""
+    spec = importlib.util.spec_from_file_location(f'cpvt_{name}', package_folder() / f'{name}.py')
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -45,8 +45,9 @@ def _load_plain() -> Any:
 
 if TYPE_CHECKING:
     from cpvt_backbones import plain as plain
+    from cpvt_backbones import text as text
 else:
-    plain = _load_plain()
+    plain, text = _load('plain'), _load('text')
 
 CHECKPOINT = 'file, name, or work directory (its only best_*.pth, else the newest)'
 WEIGHT_SUFFIXES = ('.pth', '.pt', '.pt2', '.onnx', '.safetensors', '.bin', '.ckpt')
@@ -107,7 +108,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the program with a mistake in the arguments, and how it is used."""
-        self.exit(2, f'error: {message}\n{self.format_usage()}')
+        self.exit(2, f'error: {text.printable(message)}\n{self.format_usage()}')
 
     def _announce(self) -> None:
         """Say that the packages are being loaded, which takes up to a minute on a busy machine."""
@@ -250,7 +251,8 @@ def stop(message: str, code: int) -> NoReturn:
     """End the program with a line on stderr, and with the traceback for ``CPVT_DEBUG=1``."""
     if is_debugging():
         traceback.print_exc()
-    print(' '.join(line.strip() for line in message.splitlines()), file=sys.stderr)
+    line = ' '.join(line.strip() for line in message.splitlines())
+    print(text.printable(line), file=sys.stderr)
     sys.exit(code)
 
 
@@ -509,7 +511,7 @@ def print_file_of(folder: str) -> None:
     from cpvt_backbones.checkpoints import locate_checkpoint
 
     if Path(folder).is_dir():
-        print(f'checkpoint: {locate_checkpoint(folder)}')
+        print(text.printable(f'checkpoint: {locate_checkpoint(folder)}'))
 
 
 def print_table(records: Sequence[Mapping[str, Any]]) -> None:

@@ -262,7 +262,7 @@ def _run(
     else:
         summary = _predict(args, config, checkpoint, images)
     if unread:
-        print(f'left out: {about_unread(unread)}')
+        print(cli.text.printable(f'left out: {about_unread(unread)}'))
     _report(args, summary)
     if args.csv:
         from cpvt_backbones.inference.outputs import write_csv
@@ -328,8 +328,7 @@ def _predict(
 
 
 def _report(args: argparse.Namespace, summary: 'Summary') -> None:
-    from cpvt_backbones.text import printable
-
+    printable = cli.text.printable
     if summary.skipped:
         named = ', '.join(summary.skipped[:3]) + (', ...' if len(summary.skipped) > 3 else '')
         print(
@@ -345,7 +344,7 @@ def _report(args: argparse.Namespace, summary: 'Summary') -> None:
     if summary.boxes == 0 and summary.predicted + summary.found:
         print(_nothing_found(args.score_thr, summary.best))
     for line in _outcome(args, summary):
-        print(line)
+        print(printable(line))
 
 
 def _folder_of(args: argparse.Namespace) -> Path:

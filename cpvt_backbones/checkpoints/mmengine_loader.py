@@ -12,6 +12,8 @@ from mmengine.logging import print_log
 from mmengine.runner import checkpoint as model_zoo
 from torch import Tensor, nn
 
+from cpvt_backbones.text import printable
+
 from .classes import (
     SAME_CLASSES,
     class_difference,
@@ -206,7 +208,7 @@ def check_loaded(
             if kept:
                 rest = [name for name in classes or () if name not in kept]
                 text += f', but for the rows of {shorten(kept)}; new are {shorten(rest) or "none"}'
-            print_log(text, 'current')
+            print_log(printable(text), 'current')
 
 
 def _replace(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.text import printable
 
 _ROUNDING = 0.1  # of 255: ImageNet's mean and CLIP's differ by 0.9
 _TRUNK = 'backbone.'  # prefix of the backbone in the model of a toolbox
@@ -195,7 +196,8 @@ class ConversionReport:
         lines += [f'  {mismatch}' for mismatch in self.mismatches()]
         if self.normalisation is not None:
             lines.append(f'  images: {self.normalisation} ({self.normalisation.source})')
-        return '\n'.join(lines + [f'  note: {note}' for note in self.notes])
+        lines += [f'  note: {note}' for note in self.notes]
+        return '\n'.join(map(printable, lines))  # keys are text of the file
 
     def mismatches(self) -> list[str]:
         """A line of text for each key of another shape."""

@@ -33,6 +33,7 @@ from cpvt_backbones.checkpoints import (
 from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.plain import AMP_DTYPES
+from cpvt_backbones.text import printable
 from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, check_model, dicts_of, find_toolbox
 
 from .class_names import check_folders, check_runner_classes
@@ -250,7 +251,7 @@ class SummaryHook(Hook):
             f'work directory: {runner.work_dir}',
             f'log file: {runner.log_dir}/{runner.timestamp}.log',
         ]
-        runner.logger.info('\n'.join(['Training', *lines]))
+        runner.logger.info('\n'.join(['Training', *map(printable, lines)]))
         folder = Path(runner.work_dir)
         earlier = [
             path

@@ -21,6 +21,7 @@ from mmengine.logging import print_log
 from cpvt_backbones.checks import check_choice, check_fraction
 from cpvt_backbones.errors import InputError, InputTypeError
 from cpvt_backbones.plain import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
+from cpvt_backbones.text import printable
 from cpvt_backbones.toolboxes import TOOLBOXES, ConfigInput
 from cpvt_backbones.value_range import ValueRange
 
@@ -437,7 +438,7 @@ class Inferencer(FromCheckpoint):
 
 
 def _warn(message: str) -> None:
-    print_log(message, 'current', logging.WARNING)
+    print_log(printable(message), 'current', logging.WARNING)
 
 
 def _read_ahead(

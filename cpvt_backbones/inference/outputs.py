@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 
 from cpvt_backbones.checkpoints import atomic_write, flush_to_disk, parse_json
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.text import Spellings, csv_text
+from cpvt_backbones.text import Spellings, csv_text, printable
 
 from .images import file_stamp
 from .inferencer import Result
@@ -41,7 +41,7 @@ class Ids:
 
 
 def warn(message: str) -> None:
-    print_log(f'out_dir: {message}', 'current', logging.WARNING)
+    print_log(printable(f'out_dir: {message}'), 'current', logging.WARNING)
 
 
 class Records:

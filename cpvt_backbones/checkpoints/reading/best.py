@@ -10,6 +10,8 @@ from typing import Any
 
 from mmengine.logging import print_log
 
+from cpvt_backbones.text import printable
+
 from ..report import shorten
 from .opening import saved_state
 
@@ -136,4 +138,4 @@ def _report(folder: Path, taken: Path | None, left: Sequence[str], metrics: Sequ
 @cache
 def _warn(text: str) -> None:
     """Log a line once: a command looks for its checkpoint several times."""
-    print_log(text, 'current', logging.WARNING)
+    print_log(printable(text), 'current', logging.WARNING)

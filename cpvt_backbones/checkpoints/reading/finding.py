@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cpvt_backbones.checks import check_path
+from cpvt_backbones.text import printable
 from cpvt_backbones.weights import (
     published_weights,
     shipped_file,
@@ -256,9 +257,10 @@ def _iteration(path: Path, warn: Callable[[str], object]) -> int:
     try:
         meta = open_checkpoint(path).get('meta')
     except (CheckpointError, OSError) as error:
-        warn(f'{path} is skipped: {error}')
+        warn(printable(f'{path} is skipped: {error}'))
         return -1
     if isinstance(meta, dict) and isinstance(meta.get('iter'), int):
         return meta['iter']
-    warn(f'{path} is skipped: it has no meta.iter, as the checkpoint of a training has')
+    why = 'it has no meta.iter, as the checkpoint of a training has'
+    warn(printable(f'{path} is skipped: {why}'))
     return -1

@@ -23,6 +23,7 @@ from mmengine.logging import print_log
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.plain import did_you_mean
+from cpvt_backbones.text import printable
 from cpvt_backbones.weights import PublishedWeights, hash_in_name, sha256_of
 
 from ..report import CheckpointError
@@ -149,7 +150,7 @@ def _shown(url: str) -> str:
 @cache
 def _warn(text: str) -> None:
     """Log a warning, once in a process."""
-    print_log(text, 'current', logging.WARNING)
+    print_log(printable(text), 'current', logging.WARNING)
 
 
 def _warn_unchecked(source: str, file: Path, advice: str) -> None:
