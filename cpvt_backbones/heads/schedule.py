@@ -80,13 +80,16 @@ class HeadFirstPolyLR(_ParamScheduler):
                 'HeadFirstPolyLR counts iterations: by_epoch must be False and end an integer, got'
                 f' by_epoch={by_epoch!r} and end={end!r}'
             )
-        if not all('param_name' in group for group in optimizer.param_groups):
+        # mmengine's wrapper adds a group without parameters, which holds the head's rate.
+        base = getattr(optimizer, 'base_param_settings', None)
+        groups = optimizer.param_groups
+        if not all('param_name' in group or group is base for group in groups):
             raise InputError(
                 'HeadFirstPolyLR needs optim_wrapper.constructor='
                 "'LayerDecayOptimWrapperConstructor', whose groups have names"
             )
         self.head_steps, self.trunk_steps, self.power = head_steps, trunk_steps, power
-        self.is_trunk = [group['param_name'].startswith(trunk) for group in optimizer.param_groups]
+        self.is_trunk = [group.get('param_name', '').startswith(trunk) for group in groups]
         super().__init__(
             optimizer,
             param_name=param_name,

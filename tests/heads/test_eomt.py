@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from eomt_peers import AuthorsEoMT, published
 from mmengine.config import ConfigDict
+from mmengine.optim import build_optim_wrapper
 from mmengine.structures import InstanceData, PixelData
 from tiny import EOMT_TRUNK, build, eomt, eomt_segmentor, only, randomise, scaled
 
@@ -15,7 +16,7 @@ from cpvt_backbones.backbones import announce_sizes
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
 from cpvt_backbones.checkpoints.mmengine_loader import check_loaded
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.heads import MaskAnnealingHook
+from cpvt_backbones.heads import HeadFirstPolyLR, MaskAnnealingHook
 from cpvt_backbones.heads.annealing import default_steps
 
 CLASSES = 5
@@ -499,3 +500,38 @@ def test_peg_in_place_of_the_table(kind):
     total.backward()
     assert all(value.grad is not None for value in model.parameters())
     assert isinstance(model.test_cfg, ConfigDict)
+
+
+# -- learning rates
+# --------------------------------------------------------------------------------------------------
+
+
+def test_the_head_warms_up_before_the_trunk():
+    """By the wrapper of a real training, which has a group more than the optimizer."""
+    model = build(eomt())
+    wrapper = dict(
+        constructor='LayerDecayOptimWrapperConstructor',
+        optimizer=dict(type='AdamW', lr=0.1, weight_decay=0.05),
+        paramwise_cfg=dict(layer_decay_rate=1.0),
+    )
+    wrapper = build_optim_wrapper(model, wrapper)
+    schedule = HeadFirstPolyLR(wrapper, end=10, head_steps=2, trunk_steps=4)
+    found = []
+    for _ in range(10):
+        rates = {group['param_name']: group['lr'] for group in wrapper.optimizer.param_groups}
+        trunk = {rate for name, rate in rates.items() if name.startswith('backbone.')}
+        head = {rate for name, rate in rates.items() if name.startswith('panoptic_head.')}
+        (one,), (other,) = trunk, head
+        found.append((one, other))
+        assert wrapper.get_lr()['base_lr'] == [other]
+        schedule.step()
+    trunk, head = zip(*found, strict=True)
+    assert trunk[:7] == pytest.approx([0, 0, 0, 0.025, 0.05, 0.075, 0.1])
+    assert trunk[7:] == pytest.approx([0.1 * (k / 4) ** 0.9 for k in (3, 2, 1)])
+    assert head == pytest.approx([0, 0.05] + [0.1 * (k / 8) ** 0.9 for k in range(8, 0, -1)])
+
+
+def test_a_schedule_needs_the_names_of_the_parameters():
+    plain = torch.optim.SGD(build(eomt()).parameters(), lr=0.1)
+    with pytest.raises(InputError, match='whose groups have names'):
+        HeadFirstPolyLR(plain, end=10)
