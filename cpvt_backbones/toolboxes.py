@@ -16,7 +16,7 @@ from mmengine.fileio import list_from_file
 from mmengine.runner import FlexibleRunner, Runner
 from torch import nn
 
-from cpvt_backbones.checkpoints import classes_of, unwrap
+from cpvt_backbones.checkpoints import classes_of, published_of, unwrap
 from cpvt_backbones.checks import check_path
 from cpvt_backbones.errors import InputError, InputTypeError
 from cpvt_backbones.plain import did_you_mean
@@ -253,6 +253,24 @@ def dataset_metainfo(cfg: Config) -> Mapping[str, Any]:
     kind = registry.get(cfg.test_dataloader.dataset.type)
     metainfo: Mapping[str, Any] = getattr(kind, 'METAINFO', {})
     return metainfo
+
+
+def published_classes(checkpoint: str) -> list[str] | None:
+    """Class of each row of a published model's last layer, whose file may not name them.
+
+    Args:
+        checkpoint: Name of the model, or its cached file. ``None`` is the answer for others.
+    """
+    published = published_of(checkpoint)
+    if published is None:
+        return None
+    config = read_config(published.config_file)
+    names = classes_of(dataset_metainfo(config))
+    order = (config.model.get('panoptic_head') or {}).get('class_order')
+    if names is None or order is None:
+        return names
+    rows = dict(zip(order, names, strict=True))
+    return [rows[index] for index in range(len(names))]
 
 
 def check_neck(model: nn.Module, settings: Any = None) -> None:

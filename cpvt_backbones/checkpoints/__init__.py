@@ -43,7 +43,7 @@ from .reading.finding import (
     read_checkpoint,
 )
 from .reading.json_files import parse_json, read_json
-from .reading.sources import similar_timm_names
+from .reading.sources import published_of, similar_timm_names
 from .reading.writing import (
     atomic_write,
     check_destination,

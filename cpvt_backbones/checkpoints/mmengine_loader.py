@@ -153,6 +153,7 @@ def check_loaded(
     *,
     other_classes: bool = False,
     classes: list[str] | None = None,
+    stored_classes: list[str] | None = None,
 ) -> None:
     """Check what mmengine is about to load by ``load_from`` or ``resume``.
 
@@ -168,6 +169,7 @@ def check_loaded(
             then get the model's own, random weights, and the log names them. Class layers are also
             replaced if the checkpoint has no names and another number of classes.
         classes: Names of the classes of the training data; ``None`` if they are not known.
+        stored_classes: Names of the checkpoint's classes, if it does not say them itself.
 
     Raises:
         CheckpointError: The checkpoint is of another kind of model, has other shapes, or has values
@@ -185,7 +187,8 @@ def check_loaded(
                 f'no weight of the model is in it; it has {shorten(list(weights))}'
             )
         check_kind(weights, wanted)
-        difference = class_difference(classes_of(stored_meta(content, checkpoint)), classes)
+        theirs = classes_of(stored_meta(content, checkpoint)) or stored_classes
+        difference = class_difference(theirs, classes)
         if difference and not other_classes:
             raise CheckpointError(f'{difference}; {SAME_CLASSES}')
         class_layers = []
@@ -199,7 +202,6 @@ def check_loaded(
             )
         check_values(weights, wanted)
         if class_layers:
-            theirs = classes_of(stored_meta(content, checkpoint))
             kept = _replace(class_layers, content, wanted, ours=classes, theirs=theirs)
             names = (re.sub(r'\.(weight|bias)$', '', key) for key in class_layers)
             layers = ', '.join(dict.fromkeys(names))

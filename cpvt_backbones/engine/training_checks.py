@@ -21,7 +21,7 @@ from cpvt_backbones.checkpoints import (
 )
 from cpvt_backbones.checkpoints.classes import SAME_CLASSES, class_difference, stored_meta
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.toolboxes import check_neck, dicts_of
+from cpvt_backbones.toolboxes import check_neck, dicts_of, published_classes
 
 from .class_names import check_runner_classes
 from .labels import classes_of_head, note_ignored
@@ -148,19 +148,34 @@ def check_checkpoint(runner: Runner, checkpoint: dict[str, Any]) -> None:
     training = isinstance(runner._train_loop, BaseLoop)
     if training:
         classes = classes_of(getattr(runner.train_dataloader.dataset, 'metainfo', None))
+    fresh = training and not runner._resume
     if not is_split(runner):
         check_loaded(
             checkpoint,
             runner.model,
             runner._load_from,
-            other_classes=training and not runner._resume,
+            other_classes=fresh,
             classes=classes,
+            stored_classes=_stored_classes(runner, classes or []) if fresh else None,
         )
     elif runner._resume:
         meta = stored_meta(checkpoint, runner._load_from)
         check_classes(classes_of(meta), classes, runner._load_from)
     if runner._resume and training:
         check_resumable(checkpoint, runner)
+
+
+def _stored_classes(runner: Runner, ours: Sequence[str]) -> list[str] | None:
+    """Classes of the rows of a published model.
+
+    ``None`` if none is one of ``ours``, such as codes in place of names, or for a model that
+    permutes its classes itself.
+    """
+    modules = unwrap(runner.model).modules()
+    if any(getattr(module, 'class_order', None) is not None for module in modules):
+        return None
+    theirs = published_classes(str(runner._load_from))
+    return theirs if theirs is not None and {*theirs} & {*ours} else None
 
 
 def check_classes(theirs: list[str] | None, ours: list[str] | None, file: Any) -> None:

@@ -313,6 +313,9 @@ def test_averaged_weights_alone_and_a_detector_of_a_toolbox(call, data, tmp_path
     ('task', 'name', 'neck'),
     [
         ('detector', 'retinanet_pvt_tiny-coco', 'same'),
+        pytest.param(
+            'instance segmentor', 'eomt_small-coco_panoptic', 'same', marks=pytest.mark.full
+        ),
         ('segmentor', 'semantic_fpn_twins_pcpvt_small-ade20k', 'same'),
         ('segmentor', 'semantic_fpn_twins_pcpvt_small-ade20k', 'other'),
         ('classifier', 'deit_tiny-imagenet', 'same'),

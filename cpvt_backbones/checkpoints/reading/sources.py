@@ -24,7 +24,7 @@ from mmengine.logging import print_log
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.plain import did_you_mean
 from cpvt_backbones.text import printable
-from cpvt_backbones.weights import PublishedWeights, hash_in_name, sha256_of
+from cpvt_backbones.weights import PublishedWeights, hash_in_name, published_weights, sha256_of
 
 from ..report import CheckpointError
 from .opening import INDEX, shards_of
@@ -85,6 +85,20 @@ def fetch_published(published: PublishedWeights) -> Path:
         ) from error
 
 
+def published_of(checkpoint: str) -> PublishedWeights | None:
+    """The published model of a name, or of the file that its address is cached as; else ``None``.
+
+    Nothing is fetched.
+    """
+    for published in published_weights().values():
+        if checkpoint == published.name:
+            return published
+        if published.address.startswith('https://'):
+            if checkpoint == str(_place(published.address)[2]):
+                return published
+    return None
+
+
 def _cache(name: str) -> Path:
     return Path(torch.hub.get_dir(), 'checkpoints', name)
 
@@ -100,11 +114,9 @@ def _failed(source: str, error: Exception, file: Path) -> CheckpointError:
     return CheckpointError(f'checkpoint: {source} could not be fetched ({reason}); {advice}')
 
 
-def _fetch_address(address: str) -> Path:
-    """Return the cached file of an address; download it first if need be.
-
-    A name with a hash stands for one content, and is cached as torch.hub does. Any other file has a
-    folder for its address: ``best.safetensors`` is the name of many.
+def _place(address: str) -> tuple[str, str, Path, bool]:
+    """Of an address: without its fragment, start of its SHA-256, cached file, and whether the
+    fragment has the SHA-256.
     """
     url, _, fragment = address.partition('#')
     digest = _FRAGMENT.fullmatch(fragment)
@@ -122,7 +134,17 @@ def _fetch_address(address: str) -> Path:
     if digest or not wanted:
         folder = re.sub('[^a-z0-9.-]', '_', f'{parts.hostname}')[:60]
         file = _cache(f'{folder}-{hashlib.sha256(address.encode()).hexdigest()[:16]}/{name}')
-    if parts.scheme == 'http' and len(wanted) < 64 and not file.is_file():
+    return url, wanted, file, digest is not None
+
+
+def _fetch_address(address: str) -> Path:
+    """Return the cached file of an address; download it first if need be.
+
+    A name with a hash stands for one content, and is cached as torch.hub does. Any other file has a
+    folder for its address: ``best.safetensors`` is the name of many.
+    """
+    url, wanted, file, digest = _place(address)
+    if url.startswith('http://') and len(wanted) < 64 and not file.is_file():
         _warn(
             f'{_shown(url)}: whoever is on the way of http:// can change the weights; use'
             ' https://, or append #sha256=<64 digits>'

@@ -32,12 +32,14 @@ class Start:
         model: Values of ``model`` in the config that differ from the recipe's.
         rates: Values of ``optim_wrapper`` that do.
         least_rate: Learning rate at the end.
+        has_queries: The model has queries in place of anchors.
     """
 
     load_from: str | None
     model: Values
     rates: Values
     least_rate: float
+    has_queries: bool = False
 
 
 def values_of(
@@ -88,7 +90,10 @@ def values_of(
         values |= _of_objects(task, fields)
         if preprocessor:
             model['data_preprocessor'] = preprocessor
-        model |= _heads_of_objects(task, count, fields)
+        if start.has_queries:
+            model |= _queries_of_objects(count, fields)
+        else:
+            model |= _heads_of_objects(task, count, fields)
     return values | dict(model=model) | dict(texts)
 
 
@@ -146,6 +151,14 @@ def _heads_of_objects(task: str, count: int, fields: Mapping[str, Any]) -> Value
     return model
 
 
+def _queries_of_objects(count: int, fields: Mapping[str, Any]) -> Values:
+    """Classes, and the predictions of images with many objects."""
+    model: Values = dict(panoptic_head=dict(num_things_classes=count))
+    if fields['detections']:
+        model['test_cfg'] = dict(max_per_image=fields['detections'])
+    return model
+
+
 def default_weights(task: str) -> str | None:
     """Name of the shipped weights of a task as a whole; ``None`` if none are shipped."""
     folder = PurePosixPath(RECIPES[task]).parent
@@ -176,7 +189,8 @@ def start_from(
         published: The published model of these weights.
     """
     if published is not None:
-        return Start(published.weights, {}, _rates(published), 0)
+        rates, has_queries = _rates(published), published.has_queries
+        return Start(published.weights, {}, rates, 0, has_queries)
     if pretrained is not None:
         return start_elsewhere(task, pretrained)
     whole = default_weights(task)

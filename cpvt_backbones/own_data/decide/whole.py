@@ -19,17 +19,18 @@ from cpvt_backbones.checkpoints import (
     stored_value,
     weights_in,
 )
-from cpvt_backbones.toolboxes import dataset_metainfo, dicts_of, read_config
+from cpvt_backbones.toolboxes import dicts_of, published_classes, read_config
 from cpvt_backbones.weights import published_weights
 
 from ..read.masks import no_class_of
 from .weights import COLUMNS, NOT_OF_WEIGHTS, build_backbone
 
 # Models that the bases of a task fit.
+WITH_QUERIES = 'EoMT'  # of instances; a panoptic model is taken as one, without its regions
 SEGMENTORS = ('EncoderDecoder', 'EoMTSegmentor')
 KINDS = {
     'detector': ('RetinaNet',),
-    'instance segmentor': ('MaskRCNN',),
+    'instance segmentor': ('MaskRCNN', WITH_QUERIES),
     'segmentor': SEGMENTORS,
     'classifier': ('ImageClassifier',),
 }
@@ -40,6 +41,9 @@ ORIGIN = 'published_model'
 _OF_CLASSES = (
     'backbone',
     'num_classes',
+    'num_things_classes',
+    'num_stuff_classes',
+    'class_order',
     'ignore_index',
     'anchor_generator',
     'init_cfg',
@@ -72,6 +76,11 @@ class WholeModel:
     def is_column(self) -> bool:
         """``True`` for a ViT, ``False`` for a pyramid."""
         return self.model['backbone']['type'] in COLUMNS
+
+    @property
+    def has_queries(self) -> bool:
+        """``True`` for a model that has queries in place of anchors."""
+        return bool(self.model['type'] == WITH_QUERIES)
 
     @property
     def out_channels(self) -> tuple[int, ...]:
@@ -164,7 +173,7 @@ def _kept_of(model: Mapping[str, Any]) -> Any:
 
 
 def anchors_of(task: str, trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the anchors of a trained model: its layers have learned them.
+    """Fields of the anchors of a trained model, whose layers have learned them; {} without any.
 
     Raises:
         KeyError, TypeError, ValueError: The model has no such anchors.
@@ -174,7 +183,7 @@ def anchors_of(task: str, trained: Mapping[str, Any]) -> dict[str, Any]:
         anchors = trained['bbox_head']['anchor_generator']
         fields['anchor'] = _number(anchors['octave_base_scale'])
         fields['ratios'] = [_number(ratio) for ratio in anchors['ratios']]
-    elif task == 'instance segmentor':
+    elif task == 'instance segmentor' and trained.get('type') != WITH_QUERIES:
         (scale,) = trained['rpn_head']['anchor_generator']['scales']
         fields['anchor'] = _number(scale)
     return fields
@@ -203,7 +212,7 @@ def read_model(published: Published, classes: Sequence[str]) -> WholeModel:
     licence = published_weights()[published.name].license
     remark = f'trunk, neck and heads of {published.weights} (licence: {licence})'
     if published.anchors is None:
-        theirs = dataset_metainfo(published.config).get('classes') or ()
+        theirs = published_classes(published.name) or ()
         kept = [one for one in classes if one in theirs]
         shown = ', '.join(kept[:SHOWN]) + (', ...' if len(kept) > SHOWN else '')
         remark += f'; classes that keep their rows of the last layer: {shown or "none"}'
@@ -227,6 +236,8 @@ def _model_of(cfg: Config, classes: int) -> tuple[dict[str, Any], dict[str, Any]
         _adapt(part, classes)
     if model['type'] in SEGMENTORS:
         _adapt_segmentor(model, classes)
+    elif model['type'] == WITH_QUERIES:
+        _adapt_queries(model, classes)
     return model, beside
 
 
@@ -248,3 +259,13 @@ def _adapt_segmentor(model: dict[str, Any], classes: int) -> None:
             head['ignore_index'] = no_class_of(classes)
     model['data_preprocessor'].pop('size', None)
     model['data_preprocessor']['size_divisor'] = 32
+
+
+def _adapt_queries(model: dict[str, Any], classes: int) -> None:
+    """Predict instances, whatever the publisher's model does, on images without black squares: the
+    training has none.
+    """
+    head = model['panoptic_head']
+    head.pop('class_order', None)
+    head.update(num_things_classes=classes, num_stuff_classes=0)
+    model['test_cfg'].update(panoptic_on=False, instance_on=True, square=None)
