@@ -139,6 +139,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     precision = ' in int8' if args.int8 else ''
     size = f'{args.out.stat().st_size / 2**20:.1f} MiB'
     print(f'{args.out}  {size}  {args.format}{precision}, {graph.task}')
+    _say_next(args, graph.task)
+
+
+def _say_next(args: argparse.Namespace, task: str) -> None:
+    """Print how the file is used."""
+    if task == 'features':
+        print(f'its outputs as arrays: ExportedModel({str(args.out)!r}).predict(images)')
+        return
     if args.int8:
         chosen = '' if args.runtime == plain.RUNTIMES[0] else f' --runtime {args.runtime}'
         print(f'made for {args.runtime}: {cli.command("infer")} {args.out} IMAGE ...{chosen}')

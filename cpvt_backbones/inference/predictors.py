@@ -40,6 +40,7 @@ from cpvt_backbones.checks import (
     check_keywords,
 )
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.heads.eomt import MaskLayers
 from cpvt_backbones.layers.blocked_attention import bfloat16_instructions
 from cpvt_backbones.plain import DTYPES
 from cpvt_backbones.toolboxes import (
@@ -415,9 +416,11 @@ def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
     """Cast a toolbox's model to half precision, in place: backbone, neck and convolutional heads.
 
+    Of EoMT, the queries and the layers of the masks are cast, too: they run with the trunk.
+
     Inputs and outputs of the model stay in float32. These parts also run in float32: normalisation
-    by stored statistics, the last layer of a segmentor, other heads (transformers, regions,
-    classes), and post-processing (softmax, boxes, NMS).
+    by stored statistics, the last layer of a segmentor, EoMT's layer of the classes, other heads
+    (transformers, regions, classes), and post-processing (softmax, boxes, NMS).
 
     Args:
         model: Detector, segmentor or classifier.
@@ -435,6 +438,11 @@ def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
     trunk[0].register_forward_pre_hook(lambda _, inputs: _cast(inputs, dtype))
     if len(dense) < len(parts):
         trunk[-1].register_forward_hook(_to_float)
+    for head in parts.values():
+        if isinstance(head, MaskLayers):
+            for layers in (head.q, head.mask_head, head.upscale):
+                layers.to(dtype)
+            head.class_head.register_forward_pre_hook(_to_float)
     for head in dense:
         head.register_forward_pre_hook(lambda _, inputs: _cast(inputs, dtype))
         head.register_forward_hook(_to_float)

@@ -86,6 +86,18 @@ def test_an_image_gives_segments(inferencer, photos):
     assert picture.shape[1] == 90 and picture.shape[0] > 60  # a legend below
 
 
+def test_segments_in_bfloat16(model_files, inferencer, photos):
+    cfg, checkpoint = model_files
+    options = dict(device='cpu', dtype='bfloat16')
+    reduced = Inferencer(cfg=str(cfg), checkpoint=str(checkpoint), **options)
+    for name in 'abc':
+        exact, rounded = (one(photos / f'{name}.png')[0] for one in (inferencer, reduced))
+        assert exact['panoptic'].shape == rounded['panoptic'].shape
+        labels, others = ({part['label'] for part in one['segments']} for one in (exact, rounded))
+        assert labels == others
+        assert (exact['panoptic'] == rounded['panoptic']).mean() > 0.95  # but for borders
+
+
 def test_the_folder_has_cocos_format(inferencer, photos, tmp_path, model_files):
     out = tmp_path / 'out'
     summary = predict_to_folder(inferencer, photos, out, progress=False)

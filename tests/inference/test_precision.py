@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny import build, eomt, eomt_segmentor, randomise
 from torch import nn
 
 from cpvt_backbones.backbones import announce_sizes, announced_sizes
@@ -79,6 +80,29 @@ def test_what_stays_in_float32():
     assert model(images).dtype == torch.float32
     assert seen['backbone'] == (torch.bfloat16, torch.bfloat16)
     assert seen['sizes'] == [(5, 4), (5, 5)]
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('make', [eomt, eomt_segmentor])
+def test_queries_and_masks_of_eomt(make, dtype):
+    """They run inside of the trunk. The rounding is as above; classes are computed in float32."""
+    pytest.importorskip('mmseg')
+    torch.manual_seed(0)
+    model = randomise(build(make())).eval()
+    head = getattr(model, 'panoptic_head', None) or model.decode_head
+    head.attn_mask_probs.zero_()
+    images = torch.randn(2, 3, 50, 61)
+    with torch.no_grad():
+        exact = model.extract_feat(images)[-1]
+        reduce_precision(model, dtype)
+        rounded = model.extract_feat(images)[-1]
+    cast = {p.dtype for part in (head.q, head.mask_head, head.upscale) for p in part.parameters()}
+    assert cast == {dtype}
+    assert head.class_head.weight.dtype == head.attn_mask_probs.dtype == torch.float32
+    for right, found in zip(exact, rounded, strict=True):
+        assert found.dtype == torch.float32
+        assert (right - found).norm() <= 0.05 * right.norm()
+        assert not torch.equal(right, found)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import shape_data
 import torch
 from PIL import Image
 from pycocotools import mask as coco_mask
-from tiny import EOMT_TRUNK, only
+from tiny import EOMT_TRUNK, only, randomise
 from tiny_configs import ROOT, save
 
 from cpvt_backbones.analysis.complexity import build_model
@@ -238,3 +238,27 @@ def test_a_missing_panopticapi_is_one_line(tool, tmp_path, refused, monkeypatch)
     line = refused(tool, *arguments)
     assert 'CocoPanopticMetric needs panopticapi' in line
     assert 'pip install git+https://github.com/cocodataset/panopticapi.git' in line
+
+
+@pytest.mark.full
+@pytest.mark.parametrize('task', only('panoptic', of=['panoptic', 'semantic']))
+def test_an_exported_file_is_verified(task, tmp_path, call, capsys):
+    """At several sizes, by the command."""
+    pytest.importorskip(SCOPES[task])
+    pytest.importorskip('onnxscript')
+    pytest.importorskip('onnxruntime')
+    write_data(tmp_path)
+    config = tiny_config(task, tmp_path)
+    model = randomise(build_model(read_config(config)))
+    (getattr(model, 'panoptic_head', None) or model.decode_head).attn_mask_probs.zero_()
+    checkpoint = save(model, tmp_path / 'model.pth')
+    out = tmp_path / 'model.onnx'
+    sizes = ['--verify-sizes', '64x64', '33x51']
+    options = ['--cfg-options', 'model.test_cfg.mode=whole'] if task == 'semantic' else []
+    call('export', config, checkpoint, '--out', out, *sizes, *options)
+    printed = capsys.readouterr().out
+    assert printed.count('agrees') == 4  # two sizes, two sizes of a batch
+    assert out.is_file()
+    # Masks and classes of queries are no prediction yet.
+    assert ('tools/infer.py' in printed) == (task == 'semantic')
+    assert ('ExportedModel(' in printed) == (task == 'panoptic')
