@@ -42,7 +42,9 @@ FIRST_SIDE = 512  # px, of the image whose features are shown first
 SHOWN = (720, 720)  # px that pictures fit in
 FACTORS = (0.5, 1, 2, 3)  # of the first scale, the sizes that are compared
 LOWEST_SCORE = 0.05  # of the boxes that are kept, which the page filters
-VALUES = dict(detection='Boxes', segmentation='Pixels', classification='Probability')
+VALUES = dict(
+    detection='Boxes', panoptic='Pixels', segmentation='Pixels', classification='Probability'
+)
 
 Captioned = tuple[Image.Image, str]
 
@@ -236,7 +238,9 @@ def scales_to_compare(model: Model, file: str) -> list[float]:
 
 def keep_scores(found: Prediction, score: float) -> Prediction:
     """The boxes of at least this score; other predictions as they are."""
-    kept = [i for i, one in enumerate(found.get('scores', ())) if one >= score]
+    if 'scores' not in found:
+        return found
+    kept = [i for i, one in enumerate(found['scores']) if one >= score]
     columns = [key for key, value in found.items() if isinstance(value, list)]
     return {**found, **{key: [found[key][i] for i in kept] for key in columns}}
 
@@ -259,6 +263,8 @@ def draw(model: Model, file: str, found: Prediction) -> Captioned:
         met = match(found['boxes'], found['labels'], truth.boxes, truth.labels)
         count = int((met >= 0).sum())
         texts.append(f'{count} of {len(truth.boxes)} found, {len(found["boxes"]) - count} extra')
+    elif 'segments' in found:
+        texts.append(f'{len(found["segments"])} segments')
     else:
         texts.append(largest_classes(found['seg_map'], model.predictor.classes))
     if model.predictor.sizes is not None and found['warning']:
@@ -280,6 +286,10 @@ def to_table(model: Model, found: Prediction) -> str:
     task, names = model.predictor.task, model.predictor.classes
     if task == 'detection':
         amounts, form = np.bincount(found['labels']), '{}'
+    elif task == 'panoptic':
+        columns = ([one[key] for one in found['segments']] for key in ('label', 'area'))
+        labels, areas = (np.array(column, int) for column in columns)
+        amounts, form = np.bincount(labels, areas) / found['panoptic'].size, '{:.1%}'
     elif task == 'segmentation':
         amounts, form = np.bincount(found['seg_map'].ravel()) / found['seg_map'].size, '{:.1%}'
     else:

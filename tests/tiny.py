@@ -8,6 +8,7 @@ makes the model.
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -225,6 +226,38 @@ def eomt(backbone: dict = EOMT_TRUNK, *, things: int = 3, stuff: int = 2, **chan
         test_cfg=dict(instance_on=True, max_per_image=10),
     )
     return changed(config, changes)
+
+
+PANOPTIC_CLASSES = ('person', 'car', 'dog', 'sky', 'road')
+"""Three of objects, then two of regions."""
+
+
+def write_panoptic_model(folder: Path) -> tuple[Path, Path]:
+    """Write the config of an EoMT, and random weights that predict several segments."""
+    meta = dict(classes=PANOPTIC_CLASSES, palette=[(40 * i, 100, 200) for i in range(5)])
+    steps = [
+        dict(type='LoadImageFromFile'),
+        dict(type='Resize', scale=(64, 64), keep_ratio=True),
+        dict(type='LoadPanopticAnnotations'),
+        dict(type='PackDetInputs', meta_keys=('img_id', 'ori_shape', 'img_shape', 'scale_factor')),
+    ]
+    prediction = dict(panoptic_on=True, instance_on=False, square=64, iou_thr=0.1)
+    model = eomt(**{'test_cfg': dict(prediction, object_mask_thr=0.3)})
+    dataset = dict(type='CocoPanopticDataset', metainfo=meta, pipeline=steps, test_mode=True)
+    dataset |= dict(data_prefix=dict(img='images/', seg='segments/'), ann_file='')
+    content = dict(default_scope='mmdet', model=model, test_dataloader=dict(dataset=dataset))
+    cfg = Config(dict(content, visualizer=dict(type='DetLocalVisualizer')))
+    torch.manual_seed(3)
+    built = randomise(build(cfg.model))
+    head = built.panoptic_head
+    with torch.no_grad():
+        head.attn_mask_probs.zero_()
+        head.q.weight.normal_(0, 3)
+        head.class_head.weight.normal_(0, 1)
+        head.mask_head[-1].weight.normal_(0, 1)
+    torch.save(dict(state_dict=built.state_dict(), meta=dict(dataset_meta=meta)), folder / 'm.pth')
+    cfg.dump(folder / 'config.py')
+    return folder / 'config.py', folder / 'm.pth'
 
 
 def eomt_segmentor(backbone: dict = EOMT_TRUNK, *, classes: int = 5, **changes: Any) -> dict:

@@ -13,6 +13,8 @@ from tiny import only
 PUBLISHED = sorted((ROOT / 'configs/published').rglob('*_coco.py'))
 PUBLISHED += sorted((ROOT / 'configs/published/vitdet').glob('*.py'))
 DETECTORS = [path for path in CONFIGS if read(path).get('default_scope') == 'mmdet'] + PUBLISHED
+# mmdet's panoptic data set drops crowds when it reads the annotations.
+DETECTORS = [path for path in DETECTORS if 'panoptic' not in path.name]
 ONE_OF_A_FAMILY = """
 retinanet/retinanet_pyramid-cpvt-t_fpn_1x_coco.py
 mask_rcnn/mask-rcnn_pyramid-cpvt-t_fpn_1x_coco.py
@@ -20,6 +22,7 @@ vitdet/cascade-mask-rcnn_multiscale-cpvt-b_8xb8-lsj-100e_coco.py
 detr/detr_r50_peg_8xb2-50e_coco.py
 dino/dino-4scale_pyramid-cpvt-s_8xb2-12e_coco.py
 mask2former/mask2former_pyramid-cpvt-s_8xb2-lsj-50e_coco.py
+eomt/eomt_cpvt-l-dinov2_8xb2-12e_coco-instance-640x640.py
 published/pvt/retinanet_pvtv2-b0_fpn_1x_coco.py
 """.split()
 HEIGHT, WIDTH = 120, 160

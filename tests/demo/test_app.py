@@ -17,10 +17,12 @@ import pytest
 import torch
 from example_images import CLASSIFIER, DETECTOR, SEGMENTOR, examples
 from PIL import Image
+from tiny import write_panoptic_model
 
 from cpvt_backbones import weights
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.inference import ImageError, Inferencer, ToolboxPredictor
+from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import shipped_weights
 
 pytestmark = pytest.mark.full
@@ -98,6 +100,32 @@ def test_boxes_are_those_of_the_inferencer(app, views, file):
     kept = views.keep_scores(found, 0.6)
     assert len(found['boxes']) > len(kept['boxes']) > 15
     assert (kept['boxes'], kept['scores']) == (own['boxes'], own['scores'])
+
+
+def test_segments_have_a_picture_a_table_and_sizes(views, file, tmp_path):
+    pytest.importorskip('mmdet')
+    config, checkpoint = write_panoptic_model(tmp_path)
+    model = views.Model(lambda: read_config(config), str(checkpoint), 'cpu')
+    assert 'for panoptic.' in model.describe()
+    path = file(CLASSIFIER)
+    found = views.keep_scores(views.predict(model, path, views.first_scale(model, path)), 0.9)
+    segments = found['segments']
+    picture, caption = views.draw(model, path, found)
+    assert len(segments) >= 2 and f'{len(segments)} segments' in caption
+    assert (
+        picture.height > found['seen'].shape[0] * picture.width / found['seen'].shape[1]
+    )  # legend
+    _, _, *rows = views.to_table(model, found).splitlines()
+    shares = {row.split(' | ')[0].strip('| '): row.split(' | ')[1].strip('| %') for row in rows}
+    assert shares.keys() == {one['class'] for one in segments}
+    covered = (found['panoptic'] > 0).mean()
+    assert sum(map(float, shares.values())) == pytest.approx(100 * covered, abs=0.05 * len(rows))
+    assert len(views.scales_to_compare(model, path)) >= 2
+    nothing = dict(found, segments=[], panoptic=np.zeros_like(found['panoptic']))
+    assert views.to_table(model, nothing).count('\n') == 1
+    assert '0 segments' in views.draw(model, path, nothing)[1]
+    features, attention, caption = views.explain(model, path, 64, 50, 50, 50)
+    assert features and attention is not None and 'attention' in caption
 
 
 def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):

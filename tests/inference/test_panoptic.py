@@ -5,11 +5,10 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
-from tiny import eomt, randomise
+from tiny import PANOPTIC_CLASSES as CLASSES
+from tiny import write_panoptic_model
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference import Inferencer, merge_shards, predict_to_folder
@@ -17,41 +16,12 @@ from cpvt_backbones.inference.drawing import ClassStyle, draw_prediction, make_p
 from cpvt_backbones.inference.images import ImageError
 from cpvt_backbones.inference.panoptic import encode_ids, segments_of
 
-CLASSES = ('person', 'car', 'dog', 'sky', 'road')  # three of objects, two of regions
-META = dict(classes=CLASSES, palette=[(40 * i, 100, 200) for i in range(5)])
-
 
 @pytest.fixture(scope='module')
 def model_files(tmp_path_factory):
     """A config, and random weights that predict several segments."""
     pytest.importorskip('mmdet')
-    folder = tmp_path_factory.mktemp('panoptic')
-    steps = [
-        dict(type='LoadImageFromFile'),
-        dict(type='Resize', scale=(64, 64), keep_ratio=True),
-        dict(type='LoadPanopticAnnotations'),
-        dict(type='PackDetInputs', meta_keys=('img_id', 'ori_shape', 'img_shape', 'scale_factor')),
-    ]
-    changes = {'test_cfg': dict(panoptic_on=True, instance_on=False, square=64, iou_thr=0.1)}
-    changes['test_cfg']['object_mask_thr'] = 0.3
-    prefix = dict(img='images/', seg='segments/')
-    dataset = dict(type='CocoPanopticDataset', metainfo=META, pipeline=steps, test_mode=True)
-    dataset |= dict(data_prefix=prefix, ann_file='')
-    loader = dict(dataset=dataset)
-    content = dict(default_scope='mmdet', model=eomt(**changes), test_dataloader=loader)
-    cfg = Config(dict(content, visualizer=dict(type='DetLocalVisualizer')))
-    init_default_scope('mmdet')
-    torch.manual_seed(3)
-    model = randomise(MODELS.build(cfg.model))
-    head = model.panoptic_head
-    with torch.no_grad():
-        head.attn_mask_probs.zero_()
-        head.q.weight.normal_(0, 3)
-        head.class_head.weight.normal_(0, 1)
-        head.mask_head[-1].weight.normal_(0, 1)
-    torch.save(dict(state_dict=model.state_dict(), meta=dict(dataset_meta=META)), folder / 'm.pth')
-    cfg.dump(folder / 'config.py')
-    return folder / 'config.py', folder / 'm.pth'
+    return write_panoptic_model(tmp_path_factory.mktemp('panoptic'))
 
 
 @pytest.fixture(scope='module')
