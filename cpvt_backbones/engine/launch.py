@@ -81,7 +81,7 @@ def train(
         _fall_back_from_amp(cfg)
     if auto_scale_lr:
         _scale_rate(cfg)
-    _check_metrics(cfg, 'val_evaluator')
+    _check_packages(cfg, 'train_dataloader', 'val_dataloader', 'val_evaluator')
     _check_data(cfg, 'train_dataloader', 'val_dataloader')
     _find_weights(cfg, resume)
     runner = _build_runner(cfg)
@@ -142,19 +142,21 @@ def _check_build(cfg: Config) -> None:
             raise
 
 
-def _check_metrics(cfg: Config, evaluator: str) -> None:
-    """Refuse mmdet's panoptic quality without the package that computes it, in one line."""
-    for metric in dicts_of(cfg.get(evaluator) or {}):
-        if str(metric.get('type')).rpartition('.')[2] != 'CocoPanopticMetric':
-            continue
-        try:
-            import_module('panopticapi')
-        except ImportError as error:
-            raise ImportError(
-                f'{evaluator}: CocoPanopticMetric needs panopticapi, which no package index has:'
-                ' pip install git+https://github.com/cocodataset/panopticapi.git',
-                name='panopticapi',
-            ) from error
+def _check_packages(cfg: Config, *keys: str) -> None:
+    """Refuse panoptic data and their metric without the package that both need, in one line."""
+    for key in keys:
+        for part in dicts_of(cfg.get(key) or {}):
+            kind = str(part.get('type')).rpartition('.')[2]
+            if kind not in ('LoadPanopticAnnotations', 'CocoPanopticMetric'):
+                continue
+            try:
+                import_module('panopticapi')
+            except ImportError as error:
+                raise ImportError(
+                    f'{key}: {kind} needs panopticapi, which no package index has:'
+                    ' pip install git+https://github.com/cocodataset/panopticapi.git',
+                    name='panopticapi',
+                ) from error
 
 
 def _is_unused(options: dict[str, Any]) -> bool:
@@ -356,7 +358,7 @@ def test(
                 raise InputError(f'tta: the config has no {key}', argument='tta')
         cfg.model = {**cfg.tta_model, 'module': cfg.model}
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
-    _check_metrics(cfg, 'test_evaluator')
+    _check_packages(cfg, 'test_dataloader', 'test_evaluator')
     _check_data(cfg, 'test_dataloader')
     cfg.load_from = _to_load(checkpoint, 'checkpoint')
     runner = _build_runner(cfg)

@@ -162,6 +162,12 @@ def equal(left, right):
     return left == right
 
 
+def skip_without_panopticapi(task):
+    if task == 'panoptic':
+        reason = 'panoptic data need panopticapi: see configs/eomt/README.md'
+        pytest.importorskip('panopticapi', reason=reason)
+
+
 WITHOUT_VALIDATION = dict(val_dataloader=None, val_cfg=None, val_evaluator=None)
 
 
@@ -169,6 +175,7 @@ WITHOUT_VALIDATION = dict(val_dataloader=None, val_cfg=None, val_evaluator=None)
 def test_a_resumed_training_is_the_whole_one(task, tmp_path, call):
     """To the bit: weights, probabilities of masked attention, optimizer."""
     pytest.importorskip(SCOPES[task])
+    skip_without_panopticapi(task)
     write_data(tmp_path)
     config = tiny_config(task, tmp_path, **WITHOUT_VALIDATION)
     call('train', config, '--work-dir', tmp_path / 'whole')
@@ -207,9 +214,7 @@ def model_of_ground(config):
 def test_scores(task, tmp_path, call):
     """Of three classes, the one that the model knows has a score that follows from the areas."""
     pytest.importorskip(SCOPES[task])
-    if task == 'panoptic':
-        reason = 'needs panopticapi: see configs/eomt/README.md'
-        pytest.importorskip('panopticapi', reason=reason)
+    skip_without_panopticapi(task)
     shares = write_data(tmp_path)
     config = tiny_config(task, tmp_path, queries=1)
     checkpoint = save(model_of_ground(config), tmp_path / 'model.pth')
@@ -236,7 +241,7 @@ def test_a_missing_panopticapi_is_one_line(tool, tmp_path, refused, monkeypatch)
     if tool == 'test':
         arguments.insert(1, save(model_of_ground(config), tmp_path / 'model.pth'))
     line = refused(tool, *arguments)
-    assert 'CocoPanopticMetric needs panopticapi' in line
+    assert 'LoadPanopticAnnotations needs panopticapi' in line
     assert 'pip install git+https://github.com/cocodataset/panopticapi.git' in line
 
 
