@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from mmdet.models.dense_heads import DETRHead, DINOHead, Mask2FormerHead
 from mmdet.models.task_modules.assigners import AssignResult, MaxIoUAssigner
 from mmdet.structures.bbox import bbox_cxcywh_to_xyxy, bbox_overlaps, get_box_tensor
+from mmdet.structures.mask import BitmapMasks
 from mmengine.registry import MODELS, TASK_UTILS
 from mmengine.structures import InstanceData
 from torch import Tensor
@@ -108,10 +109,15 @@ class IgnoreAwareTargets:
         """Losses as in mmdet. The data samples are the last positional argument or named."""
         samples = args[-1] if batch_data_samples is None else batch_data_samples
         for sample in samples:
-            sample.set_metainfo(dict(ignored=sample.get('ignored_instances')))
+            sample.set_metainfo(dict(ignored=self._ignored_of(sample)))
         if batch_data_samples is not None:
             options['batch_data_samples'] = batch_data_samples
         return super().loss(*args, **options)  # type: ignore[misc]
+
+    def _ignored_of(self, sample: Any) -> InstanceData | None:
+        """The ignored objects of a data sample."""
+        found: InstanceData | None = sample.get('ignored_instances')
+        return found
 
     def _get_targets_single(
         self, scores: Tensor, predictions: Tensor, gt_instances: InstanceData, img_meta: Any
@@ -143,7 +149,28 @@ class _BoxTargets(IgnoreAwareTargets):
 
 
 class MaskTargets(IgnoreAwareTargets):
-    """Mixin of a head whose predictions are mask logits (Q, h, w) of the padded batch."""
+    """Mixin of a head whose predictions are mask logits (Q, h, w) of the padded batch.
+
+    mmdet's panoptic data set drops crowds. Their pixels keep the class of an object in the
+    semantic map, and are in no object's mask: together they are one ignored object.
+    """
+
+    num_things_classes: int
+    num_stuff_classes: int
+
+    def _ignored_of(self, sample: Any) -> InstanceData | None:
+        found = super()._ignored_of(sample)
+        regions = sample.get('gt_sem_seg')
+        if (found is not None and len(found)) or regions is None or not self.num_stuff_classes:
+            return found
+        crowds = regions.sem_seg[0] < self.num_things_classes
+        masks = sample.gt_instances.masks.to_tensor(torch.bool, crowds.device)
+        height, width = (min(sizes) for sizes in zip(crowds.shape, masks.shape[1:], strict=True))
+        crowds = crowds[:height, :width] & ~masks[:, :height, :width].any(0)
+        if not crowds.any():
+            return found
+        pixels = crowds[None].to(torch.uint8).cpu().numpy()
+        return InstanceData(masks=BitmapMasks(pixels, height, width))
 
     def _on_ignored(
         self, predictions: Tensor, ignored: InstanceData, img_meta: Mapping[str, Any]

@@ -376,6 +376,43 @@ def test_padding_of_a_batch_has_no_loss():
     assert (masks[1, :, :8, :10] > -20).all()
 
 
+@pytest.mark.parametrize('stuff', [2, 0])
+def test_crowds_of_panoptic_data_are_no_background(stuff):
+    """mmdet leaves them in the semantic map alone, where they have the class of an object."""
+    from mmdet.structures.mask import BitmapMasks
+
+    model = randomise(build(eomt(stuff=stuff, **{'train_cfg': dict(num_points=64)}))).eval()
+    head = model.panoptic_head
+    with torch.no_grad():  # every query is on the crowd, and half of them on the object
+        head.mask_head[-1].weight.zero_()
+        head.mask_head[-1].bias.fill_(1)
+        head.upscale[-1].norm.weight.zero_()
+        head.upscale[-1].norm.bias.fill_(1)
+    crowd = torch.zeros(1, 48, 64, dtype=torch.uint8)
+    crowd[:, 16:] = 1
+
+    def loss(kind):
+        images, samples = training_batch('detector', (1, 0))
+        for sample in samples:
+            regions = sample.gt_sem_seg.sem_seg
+            objects = sample.gt_instances.masks.to_tensor(torch.bool, 'cpu').any(0)
+            regions[:] = torch.where(objects, 0, 255)
+            if kind == 'crowd':
+                regions[crowd.bool()] = 2
+            elif kind == 'ignored':
+                masks = BitmapMasks(crowd.numpy(), 48, 64)
+                sample.ignored_instances = InstanceData(masks=masks)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            losses = model.loss(images, samples)
+        return float(losses['loss_cls'])
+
+    plain, crowds, ignored = map(loss, ('nothing', 'crowd', 'ignored'))
+    assert ignored != plain
+    # Without regions there is no semantic map of a panoptic data set.
+    assert crowds == (ignored if stuff else plain)
+
+
 # -- annealing
 # --------------------------------------------------------------------------------------------------
 
