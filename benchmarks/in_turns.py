@@ -15,13 +15,21 @@ from . import instructions, processor
 
 
 def parse_args(
-    about: str | None, argv: Sequence[str] | None, *, repeats: int, **flags: str
+    about: str | None,
+    argv: Sequence[str] | None,
+    *,
+    repeats: int,
+    folders: Mapping[str, str] | None = None,
+    **flags: str,
 ) -> argparse.Namespace:
     """Read ``--out``, ``--repeats`` and ``--threads``; freed memory is kept from here on.
 
+    folders: Help of each option that takes a folder, by its name; ``None`` without the option.
     flags: Help of each further flag, by its name.
     """
     parser = make_parser(about)
+    for name, text in (folders or {}).items():
+        parser.add_argument(f'--{name}', type=Path, metavar='FOLDER', help=text)
     for name, text in flags.items():
         parser.add_argument(f'--{name}', action='store_true', help=text)
     parser.add_argument('--out', type=Path, required=True, metavar='FILE.csv')
@@ -32,6 +40,10 @@ def parse_args(
     args = parser.parse_args(argv)
     if not args.out.parent.is_dir():
         raise NotADirectoryError(f'out: {str(args.out.parent)!r} is no folder')
+    for name in folders or {}:
+        folder = getattr(args, name)
+        if folder is not None and not folder.is_dir():
+            raise NotADirectoryError(f'{name}: {str(folder)!r} is no folder')
     keep_memory()
     torch.set_num_threads(args.threads)
     return args

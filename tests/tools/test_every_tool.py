@@ -35,6 +35,10 @@ SHIPPED = 'a-b none.py none.pth --commit 1 --about a --data b --terms c --purpos
 MISTAKES = {
     'benchmarks/attention.py': ('--out none/a.csv', "out: 'none' is no folder"),
     'benchmarks/detector_price.py': ('--out none/a.csv', "out: 'none' is no folder"),
+    'benchmarks/eomt_speed.py': (
+        '--authors none --out a.csv',
+        "authors: 'none' is no folder",
+    ),
     'benchmarks/ignored_objects.py': ('--out none/a.csv', "out: 'none' is no folder"),
     'benchmarks/precision.py': ('--data none --out a.csv', 'there are no images in'),
     'benchmarks/pipeline.py': ('--images none --count 1', 'none'),
