@@ -55,7 +55,7 @@ def overrides(cfg: Config) -> dict:
     """Dotted overrides that make the model small."""
     model = cfg.model
     small = backbone_overrides(model.backbone) | transformer_overrides(model)
-    has_neck = 'in_channels' in model.get('neck', {})  # one that changes channels
+    has_neck = 'in_channels' in (model.get('neck') or {})  # one that changes channels
     if has_neck:
         small['model.neck.in_channels'] = [c // FACTOR for c in model.neck.in_channels]
         small['model.neck.out_channels'] = WIDTH

@@ -24,6 +24,7 @@ ONE_OF_A_KIND = """
 bccd/retinanet_cpvt-tiny-gap_bccd.py
 bccd/retinanet_pvt-t_bccd.py
 bccd/retinanet_pyramid-cpvt-t_bccd.py
+camvid/eomt_cpvt-tiny-gap_camvid.py
 camvid/semantic-fpn_cpvt-tiny-gap-p8_camvid-trainval.py
 camvid/semantic-fpn_mmseg-pcpvt-t_camvid.py
 camvid/semantic-fpn_pyramid-cpvt-t_camvid.py
@@ -230,7 +231,7 @@ def check_widths(model):
     """The neck or head takes the channels that the backbone of full size gives."""
     arguments = {k: v for k, v in model.backbone.items() if k not in ('init_cfg', 'drop_path_rate')}
     parts = ('neck', 'decode_head', 'panoptic_head', 'head')
-    head = next(model[part] for part in parts if part in model)
+    head = next(model[part] for part in parts if model.get(part))
     taken = head.get('in_channels', head.get('embed_dims'))  # the latter of EoMT
     taken = [taken] if isinstance(taken, int) else taken
     assert out_channels(json.dumps(arguments)) == list(taken)
