@@ -367,7 +367,8 @@ def test_infer_predicts_what_the_toolbox_does(task, named, call, tmp_path):
     call('infer', 'toys', PHOTO, '--device', 'cpu', '--out-dir', 'out', '--score-thr', '0.05')
     if task == 'segmentation':
         (file,) = Path('out/pred').iterdir()
-        assert np.array_equal(np.asarray(Image.open(file)), wanted[0].numpy())
+        # Logits of two classes may differ by rounding alone.
+        assert (np.asarray(Image.open(file)) != wanted.numpy()).mean() < 1e-5
         assert len(wanted.unique()) > 2
         return
     found = json.loads(Path('out/predictions.json').read_text())

@@ -57,7 +57,7 @@ def overrides(cfg: Config) -> dict:
     small = backbone_overrides(model.backbone) | transformer_overrides(model)
     has_neck = 'in_channels' in (model.get('neck') or {})  # one that changes channels
     if has_neck:
-        small['model.neck.in_channels'] = [c // FACTOR for c in model.neck.in_channels]
+        small['model.neck.in_channels'] = each(lambda c: c // FACTOR, model.neck.in_channels)
         small['model.neck.out_channels'] = WIDTH
     for head in ('bbox_head', 'decode_head', 'auxiliary_head', 'head', 'rpn_head', 'panoptic_head'):
         for key, old in model.get(head, {}).items():

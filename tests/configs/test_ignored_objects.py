@@ -79,7 +79,7 @@ def without_chance(cfg):
     steps = ('LoadImageFromFile', 'LoadAnnotations', 'Resize', 'PackDetInputs')
     dataset = cfg.train_dataloader.dataset
     while 'pipeline' not in dataset:
-        dataset = dataset.dataset
+        dataset = dataset.dataset if 'dataset' in dataset else dataset.datasets[0]
     pipeline = [step for step in dataset.pipeline if step['type'] in steps]
     pipeline = [
         step | dict(scale=(WIDTH, HEIGHT)) if 'Resize' in step['type'] else step

@@ -23,14 +23,14 @@ OWN_SCRIPT = """
 import cpvt_backbones
 from cpvt_backbones.weights import find_shipped
 from mmengine.config import Config
-from mmengine.runner import Runner
+from mmengine.registry import RUNNERS
 
 cfg = Config.fromfile('mine/detector.py')
 cfg.work_dir = 'own'
 cfg.train_cfg.max_iters = 1
 for name in ('train_dataloader', 'val_dataloader'):
     cfg[name].update(num_workers=0, persistent_workers=False)
-Runner.from_cfg(cfg).train()
+RUNNERS.build(cfg).train()
 
 from mmdet.apis import DetInferencer
 from mmseg.apis import MMSegInferencer, inference_model, init_model

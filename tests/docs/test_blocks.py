@@ -229,7 +229,8 @@ def test_export(photos, monkeypatch):
     from cpvt_backbones.export import export, graph_of
 
     single = detector(levels=1)
-    export(graph_of(single), 'model.onnx')
+    classes = [f'kind {i}' for i in range(80)]
+    export(graph_of(single), 'model.onnx', settings=dict(classes=classes))
     found = run(
         'docs/export.md',
         [("arch='small'", f'arch={PYRAMID}')],

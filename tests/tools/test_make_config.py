@@ -216,7 +216,7 @@ FRESH_PROCESSES = """
 import os, sys
 import cv2, matplotlib.pyplot, pycocotools.coco, scipy.optimize, torchvision
 from mmengine.config import Config
-from mmengine.runner import Runner
+from mmengine.registry import RUNNERS
 for config in sys.argv[1:]:
     assert 'cpvt_backbones' not in sys.modules
     child = os.fork()
@@ -224,7 +224,7 @@ for config in sys.argv[1:]:
         cfg = Config.fromfile(config)
         for loader in (cfg.train_dataloader, cfg.val_dataloader):
             loader.update(num_workers=0, persistent_workers=False)
-        Runner.from_cfg(cfg).train()
+        RUNNERS.build(cfg).train()  # the one that runner_type names
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0, config
 """
