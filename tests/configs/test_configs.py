@@ -24,7 +24,6 @@ ONE_OF_A_KIND = """
 bccd/retinanet_cpvt-tiny-gap_bccd.py
 bccd/retinanet_pvt-t_bccd.py
 bccd/retinanet_pyramid-cpvt-t_bccd.py
-camvid/eomt_cpvt-tiny-gap_camvid.py
 camvid/semantic-fpn_cpvt-tiny-gap-p8_camvid-trainval.py
 camvid/semantic-fpn_mmseg-pcpvt-t_camvid.py
 camvid/semantic-fpn_pyramid-cpvt-t_camvid.py
