@@ -182,3 +182,16 @@ def test_scores_of_ignored_objects():
         for scene, score in zip(('apart', 'inside'), scores, strict=True):
             seeds = rows[(rows.scene == scene) & (rows.handling == handling)]
             assert len(seeds) == 3 and f'{seeds["median"].median():.2f}' == score
+
+
+def test_eomt_beside_its_peers():
+    page = (ROOT / 'docs/speed.md').read_text('utf-8').partition('# EoMT\n')[2]
+    rows = rows_of('eomt')
+    peers = rows[rows.of != 'ours'].times
+    shown = re.search(r'need ([\d.]+) to ([\d.]+) times', page)
+    assert shown.groups() == (f'{peers.min():.2f}', f'{peers.max():.2f}')
+    memory = rows[rows.batch == 1].set_index('of').mib
+    shown = re.search(r'needs (\d+) MiB .*?, (\d+) in .*? and (\d+) in', page, re.DOTALL)
+    assert [*map(int, shown.groups())] == [
+        memory[key] for key in ('ours', 'transformers', 'authors')
+    ]
