@@ -74,7 +74,7 @@ def train_data(scope, height, width):
 
 @pytest.mark.parametrize(('title', 'other'), only(*VARIANTS[:1], of=VARIANTS))
 def test_changed_lines_train(title, other, tmp_path):
-    """A step of the toolbox's own model changes PEG; the rate falls to the end of the schedule."""
+    """A step of the toolbox's own model trains PEG; the rate falls to the end of the schedule."""
     ((_, text),) = blocks(PAGE, title)
     for old, new in DIFFS[title].items() if other else ():
         assert text.count(old) == 1
@@ -92,13 +92,14 @@ def test_changed_lines_train(title, other, tmp_path):
     optim_wrapper = build_optim_wrapper(model, dict(cfg.optim_wrapper, type='OptimWrapper'))
     assert isinstance(optim_wrapper.optimizer, torch.optim.AdamW)
     pegs = [one for name, one in model.backbone.named_parameters() if 'pos_block' in name]
-    before = [one.clone() for one in pegs]
     model.train()
     # DINO takes 900 tokens of an image.
     size = (256, 352) if 'num_queries' in cfg.model else (64, 96)
     losses = model.train_step(train_data(scope, *size), optim_wrapper)
     assert all(torch.isfinite(torch.as_tensor(value)).all() for value in losses.values())
-    assert not any(torch.equal(one, old) for one, old in zip(pegs, before, strict=True))
+    # Not the values: AdamW divides by |gradient| + 1e-8, and a clipped gradient can be far below.
+    averages = [optim_wrapper.optimizer.state[one]['exp_avg'] for one in pegs]
+    assert averages and all(one.isfinite().all() and one.any() for one in averages)
     schedule = cfg.param_scheduler if isinstance(cfg.param_scheduler, list) else []
     ends = [one.eta_min for one in schedule if one.type == 'PolyLR']
     assert all(end < 0.1 * cfg.optim_wrapper.optimizer.lr for end in ends)
