@@ -134,7 +134,8 @@ def test_setup_without_a_compiler_mends_what_a_kill_has_left(tmp_path):
                 os.killpg(running.pid, signal.SIGKILL)
     done = run_script('setup_env.sh', python, **environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.splitlines()[-1].endswith('operators: torchvision')
+    ready, advice = done.stderr.splitlines()[-2:]
+    assert ready.endswith('operators: torchvision') and str(venv) in advice
     code = 'import cpvt_backbones, mmdet.models, mmcv.ops; print(mmcv._ext.__file__)'
     command = [venv / 'bin' / 'python', '-c', code]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
