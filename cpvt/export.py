@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cpvt_backbones.export import Comparison, ExportedModel, ExportGraph
+    from cpvt_backbones.images.finding import ImageInput
     from cpvt_backbones.inference import ToolboxPredictor
-    from cpvt_backbones.inference.images import ImageInput
 
 
 def show(comparisons: 'Iterable[Comparison]') -> 'list[Comparison]':
@@ -207,8 +207,8 @@ def _write_verified(
 ) -> None:
     """Write the file; it gets its name when it has been verified."""
     from cpvt_backbones.export import ExportedModel, export, finds_something, reference_of, verify
-    from cpvt_backbones.inference.images import ImageError
-    from cpvt_backbones.inference.windows import open_image
+    from cpvt_backbones.images.finding import ImageError
+    from cpvt_backbones.images.windows import open_image
 
     files = _find_photos(args)
     read_as = predictor.value_range

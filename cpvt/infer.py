@@ -254,8 +254,8 @@ def _run(
 
     ``unread`` are image files of kinds that are not read.
     """
+    from cpvt_backbones.images.finding import about_unread
     from cpvt_backbones.inference import merge_shards
-    from cpvt_backbones.inference.images import about_unread
 
     if args.merge:
         summary = merge_shards(images, args.out_dir)

@@ -17,6 +17,8 @@ from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.engine import LoadRange
 from cpvt_backbones.engine.class_names import parts_of
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.images.reading import read_image
+from cpvt_backbones.images.windows import no_class
 from cpvt_backbones.inference.drawing import (
     ClassStyle,
     contact_sheet,
@@ -24,8 +26,6 @@ from cpvt_backbones.inference.drawing import (
     fit_to_sheet,
     make_preview,
 )
-from cpvt_backbones.inference.images import read_image
-from cpvt_backbones.inference.windows import no_class
 from cpvt_backbones.toolboxes import dicts_of, find_toolbox
 
 from .matching import match

@@ -8,7 +8,8 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.value_range import ValueRange, ValueRangeError
+from cpvt_backbones.images.raster import ValueRangeError
+from cpvt_backbones.images.value_range import ValueRange
 
 
 @TRANSFORMS.register_module()

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from cpvt_backbones.checks import check_choice, check_device, check_path
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.inference.predictors import first_maximum
 from cpvt_backbones.inference.sizes import GoodSizes
 from cpvt_backbones.layers import group_by_shape
 from cpvt_backbones.plain import EXPORTED_SUFFIXES, RUNTIMES
-from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import sha256_of
 
 from .metadata import METADATA, read_metadata

@@ -19,10 +19,10 @@ import numpy as np
 
 from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.inference.images import ImageInput, each_image
+from cpvt_backbones.images.finding import ImageInput, each_image
+from cpvt_backbones.images.windows import open_image
 from cpvt_backbones.inference.inferencer import Inferencer
 from cpvt_backbones.inference.predictions import Prediction
-from cpvt_backbones.inference.windows import open_image
 from cpvt_backbones.plain import MAX_PIXELS, RUNTIMES, TILE_SIZE
 
 from .exported import ExportedModel

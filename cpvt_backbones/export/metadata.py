@@ -6,8 +6,8 @@ from typing import Any
 from cpvt_backbones.checkpoints import parse_json
 from cpvt_backbones.checks import is_int, is_number
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.inference.sizes import GoodSizes
-from cpvt_backbones.value_range import ValueRange
 
 METADATA = 'cpvt_backbones'  # key of the metadata in a file; the value is JSON
 

@@ -13,36 +13,33 @@
 | ``OnTiles`` | function of two numbers: the finished tiles and all tiles of an image |
 | ``Then`` | function of the index and the :class:`Result` of an image |
 
-The modules, in the order in which they work on an image:
+The modules, in the order in which they work on an image that :mod:`.images` found and opened:
 
-1. ``images`` finds the files and reads one as (H, W, 3) uint8 BGR, with the EXIF rotation applied.
-2. ``windows`` opens a file that is larger than memory.
-3. ``sizes`` resizes the image to the size at which the model sees it.
-4. ``tiles`` cuts an image that is too large for one forward call, and later blends its class maps
+1. ``sizes`` resizes the image to the size at which the model sees it.
+2. ``tiles`` cuts an image that is too large for one forward call, and later blends its class maps
    and merges its boxes.
-5. ``predictors`` runs the model on a batch through its toolbox.
-6. ``predictions`` turns the output into plain data, in px of the image.
-7. ``drawing`` draws the prediction on the image.
-8. ``queues`` bounds the images and results that wait between these steps.
-9. ``inferencer`` does 1 to 8 for any number of images, in threads and bounded memory.
-10. ``outputs`` writes the files: a line of ``records.jsonl`` and a picture for each image, and
+3. ``predictors`` runs the model on a batch through its toolbox.
+4. ``predictions`` turns the output into plain data, in px of the image.
+5. ``drawing`` draws the prediction on the image.
+6. ``queues`` bounds the images and results that wait between these steps.
+7. ``inferencer`` does 1 to 6 for any number of images, in threads and bounded memory.
+8. ``outputs`` writes the files: a line of ``records.jsonl`` and a picture for each image, and
    ``predictions.json`` at the end.
-11. ``folders`` runs a whole folder: images still to predict, locks, shards.
+9. ``folders`` runs a whole folder: images still to predict, locks, shards.
 """
 
-from cpvt_backbones.toolboxes import read_config
-from cpvt_backbones.value_range import ValueRange
-
-from .folders import Summary, merge_shards, predict_to_folder
-from .images import (
+from cpvt_backbones.images.finding import (
     IMAGE_SUFFIXES,
     ImageError,
     ImageInput,
     find_images,
     find_unread,
-    image_size,
-    read_image,
 )
+from cpvt_backbones.images.reading import image_size, read_image
+from cpvt_backbones.images.value_range import ValueRange
+from cpvt_backbones.toolboxes import read_config
+
+from .folders import Summary, merge_shards, predict_to_folder
 from .inferencer import Inferencer, Result
 from .predictors import Predictor, ToolboxPredictor, reduce_precision
 from .sizes import GoodSizes, Scale

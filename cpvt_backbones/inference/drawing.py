@@ -12,11 +12,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.images.windows import no_class, read_map
 from cpvt_backbones.text import printable
 
 from .predictions import Prediction, decode_mask, resize_classes
 from .sizes import fit
-from .windows import no_class, read_map
 
 OPACITY = 0.6  # opacity of a class colour over the image
 MAX_PREVIEW_SIDE = 2048  # px; drawing a pixel costs far more than reading it

@@ -20,30 +20,28 @@ from mmengine.logging import print_log
 
 from cpvt_backbones.checks import check_choice, check_fraction
 from cpvt_backbones.errors import InputError, InputTypeError
-from cpvt_backbones.plain import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
-from cpvt_backbones.text import printable
-from cpvt_backbones.toolboxes import TOOLBOXES, ConfigInput
-from cpvt_backbones.value_range import ValueRange
-
-from .drawing import draw_prediction, make_preview
-from .images import (
-    DECODING_BYTES,
+from cpvt_backbones.images.finding import (
     ImageError,
     ImageInput,
     each_image,
     file_stamp,
     find_images,
-    image_size,
     is_group,
-    keeps_to_twelve_bits,
     local_path,
 )
+from cpvt_backbones.images.reading import DECODING_BYTES, image_size, keeps_to_twelve_bits
+from cpvt_backbones.images.value_range import ValueRange
+from cpvt_backbones.images.windows import ImageFile, open_image, open_scene
+from cpvt_backbones.plain import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE
+from cpvt_backbones.text import printable
+from cpvt_backbones.toolboxes import TOOLBOXES, ConfigInput
+
+from .drawing import draw_prediction, make_preview
 from .predictions import LoadedImage, OnTiles, Prediction, finish_prediction, run_batch
 from .predictors import FromCheckpoint, Predictor, ToolboxPredictor
 from .queues import OrderedCalls, ShapeBuckets, bytes_of
 from .sizes import Scale, Sizing, check_scale
 from .tiles import Bounds
-from .windows import ImageFile, open_image, open_scene
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from mmengine.logging import print_log
 
 from cpvt_backbones.checkpoints import atomic_write, flush_to_disk, parse_json
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.images.finding import file_stamp
+from cpvt_backbones.images.windows import no_class
 from cpvt_backbones.text import Spellings, csv_text, printable
 
-from .images import file_stamp
 from .inferencer import Result
 from .panoptic import PANOPTIC_FILE, annotation_of, encode_ids, write_panoptic
 from .predictions import Prediction
-from .windows import no_class
 
 RUN_FILE, RECORDS_FILE = 'run.json', 'records.jsonl'
 RESULT_FILES = ('predictions.json', 'images.json', 'failed.json')

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.images.finding import ImageError
+from cpvt_backbones.images.windows import Scene, no_class
 
-from .images import ImageError
 from .panoptic import segments_of
 from .predictors import Predictor
 from .tiles import (
@@ -28,7 +29,6 @@ from .tiles import (
     merge_groups,
     tile_order,
 )
-from .windows import Scene, no_class
 
 MASK_PIXELS = 2**32 - 1  # limit of pycocotools, which counts in uint32
 

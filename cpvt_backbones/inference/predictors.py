@@ -41,6 +41,7 @@ from cpvt_backbones.checks import (
 )
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.heads.eomt import MaskLayers
+from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.layers.blocked_attention import bfloat16_instructions
 from cpvt_backbones.plain import DTYPES
 from cpvt_backbones.toolboxes import (
@@ -53,7 +54,6 @@ from cpvt_backbones.toolboxes import (
     resolve_config,
     step_name,
 )
-from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import named_models, published_weights, sha256_of, similar_names
 
 from .sizes import GoodSizes, size_steps

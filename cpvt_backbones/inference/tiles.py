@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cpvt_backbones.checks import check_int
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.images.windows import Block, Span
 
 # Minimum IoU of two boxes of one object for a detector without non-maximum suppression. The IoU of
 # two parts counts the area that both tiles cover.
@@ -22,8 +23,6 @@ CUT_MARGIN = 8  # px; a box that ends closer to a cut may be a part of an object
 
 BLEND_BYTES = 1 << 29  # maximum size of logits shared by rows of tiles
 
-Span = tuple[int, int]  # start and stop in px
-Block = tuple[Span, Span, np.ndarray]  # rows and columns of an image, and their classes
 Panel = tuple[range, int]  # columns of tiles, and the first one that is not in an earlier panel
 
 

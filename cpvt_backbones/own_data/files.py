@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.inference.images import FOUND_SUFFIXES, UNREAD_SUFFIXES, file_problem
+from cpvt_backbones.images.finding import FOUND_SUFFIXES, UNREAD_SUFFIXES, file_problem
 from cpvt_backbones.text import Spellings
 
 from .report import Report

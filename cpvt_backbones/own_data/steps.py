@@ -8,10 +8,10 @@ import numpy as np
 
 from cpvt_backbones.checkpoints import Normalisation
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.images.value_range import ValueRange
+from cpvt_backbones.images.windows import open_scene
 from cpvt_backbones.inference.drawing import can_draw
-from cpvt_backbones.inference.windows import open_scene
 from cpvt_backbones.toolboxes import read_config
-from cpvt_backbones.value_range import ValueRange
 from cpvt_backbones.weights import shipped_weights
 
 from .check.gate import check

@@ -46,8 +46,10 @@ EXAMPLES = {
     'export.exported': ['ExportedModel'],
     'export.formats': ['export'],
     'export.verification': ['verify'],
+    'images.finding': ['find_images'],
+    'images.reading': ['read_image'],
+    'images.value_range': ['ValueRange'],
     'inference.folders': ['predict_to_folder'],
-    'inference.images': ['find_images', 'read_image'],
     'inference.inferencer': ['Inferencer'],
     'inference.sizes': ['GoodSizes'],
     'layers.attention': ['Attention', 'SpatialReductionAttention', 'WindowAttention'],
@@ -67,7 +69,6 @@ EXAMPLES = {
     'layers.rope': ['RoPE'],
     'layers.tokens': ['map_to_tokens', 'tokens_to_map'],
     'toolboxes': ['read_config'],
-    'value_range': ['ValueRange'],
     'weights': ['find_shipped', 'shipped_weights'],
 }
 

@@ -15,8 +15,8 @@ from cpvt_backbones.export import Features, export, formats, graph_of
 from cpvt_backbones.export import exported as module
 from cpvt_backbones.export.exported import ExportedModel, paste_mask
 from cpvt_backbones.export.verification import match_boxes
+from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.inference import Inferencer
-from cpvt_backbones.value_range import ValueRange
 
 PALETTE = [[10 * i, 0, 0] for i in range(5)]
 RNG = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from bad_files import BAD, GOOD, picture, write_folder, write_huge_header
 from PIL import EpsImagePlugin, Image, ImageFile
 
 from cpvt_backbones.inference import IMAGE_SUFFIXES, ImageError, find_images, read_image
-from cpvt_backbones.inference.images import READ_LIMIT
+from cpvt_backbones.plain import READ_LIMIT
 
 
 @pytest.fixture(scope='module')

@@ -9,10 +9,10 @@ from mmengine.registry import MODELS
 from raster_files import SIZE, values, write_raster
 
 from cpvt_backbones.engine import LoadRange
+from cpvt_backbones.images.value_range import ValueRange
+from cpvt_backbones.images.windows import open_image
 from cpvt_backbones.inference import ImageError
 from cpvt_backbones.inference.sizes import resize
-from cpvt_backbones.inference.windows import open_image
-from cpvt_backbones.value_range import ValueRange
 
 TWELVE = ValueRange(low=0, high=4095, dtype='uint16')
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from local_models import BlockDetector, BlockInstances, LocalSegmentor
 from PIL import Image
 
-from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, sizes, windows
-from cpvt_backbones.inference.images import to_8_bits
+from cpvt_backbones.images import windows
+from cpvt_backbones.images.reading import to_8_bits
+from cpvt_backbones.images.value_range import ValueRange
+from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, sizes
 from cpvt_backbones.inference.predictions import decode_mask, encode_mask
 from cpvt_backbones.inference.sizes import Resized
-from cpvt_backbones.value_range import ValueRange
 
 rasterio = pytest.importorskip('rasterio')
 pytest.importorskip('shapely')

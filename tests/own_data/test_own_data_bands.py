@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cpvt_backbones import CPVT, MultiScaleCPVT
 from cpvt_backbones.export import ExportedModel
-from cpvt_backbones.value_range import ValueRange
+from cpvt_backbones.images.value_range import ValueRange
 
 pytestmark = pytest.mark.full
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from cpvt_backbones.value_range import ValueRange
+from cpvt_backbones.images.value_range import ValueRange
 
 from ..dataset import Coco, Crowd, Part, join, part_of, read_id
 from ..files import equal_files, original_of, path_problem, split

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.inference.windows import open_scene
-from cpvt_backbones.value_range import ValueRange
+from cpvt_backbones.images.value_range import ValueRange
+from cpvt_backbones.images.windows import open_scene
 
 from ..dataset import Coco
 from ..read.images import ImageFacts, Size

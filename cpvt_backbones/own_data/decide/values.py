@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from cpvt_backbones.checkpoints import Normalisation
-from cpvt_backbones.value_range import ValueRange
+from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.weights import shipped_weights
 
 from ..read.masks import IGNORE, no_class_of

@@ -15,9 +15,11 @@ from PIL import TiffImagePlugin as TiffTags
 from rich.progress import track
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.inference import ImageError, read_image
-from cpvt_backbones.inference.images import DECODING_BYTES, IMAGE_FORMATS, file_problem, misread
-from cpvt_backbones.value_range import DTYPES, ValueRange, ValueRangeError, open_raster, size_of
+from cpvt_backbones.images import ImageError, read_image
+from cpvt_backbones.images.finding import file_problem
+from cpvt_backbones.images.raster import ValueRangeError, open_raster, size_of
+from cpvt_backbones.images.reading import DECODING_BYTES, IMAGE_FORMATS, misread
+from cpvt_backbones.images.value_range import DTYPES, ValueRange
 
 from ..dataset import Part
 

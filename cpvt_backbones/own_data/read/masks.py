@@ -14,9 +14,9 @@ from PIL import Image, ImageOps
 from rich.progress import track
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.inference.images import file_problem
+from cpvt_backbones.images.finding import file_problem
+from cpvt_backbones.images.raster import DRIVERS, ValueRangeError, open_raster
 from cpvt_backbones.text import Spellings, stems
-from cpvt_backbones.value_range import DRIVERS, ValueRangeError, open_raster
 
 from ..dataset import Part
 from ..files import OTHER_SPELLING, files_in, read_lines

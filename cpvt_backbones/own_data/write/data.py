@@ -12,10 +12,10 @@ from rich.progress import track
 
 from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.inference.windows import open_scene
+from cpvt_backbones.images.value_range import ValueRange
+from cpvt_backbones.images.windows import open_scene
 from cpvt_backbones.label_files import CLASSES, describe_labels
 from cpvt_backbones.text import csv_text
-from cpvt_backbones.value_range import ValueRange
 
 from ..check.masks import MaskClasses
 from ..dataset import Part

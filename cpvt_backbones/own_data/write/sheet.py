@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 
 from cpvt_backbones.checkpoints import atomic_write
+from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.inference.drawing import (
     SHEET_SIDE,
     ClassStyle,
@@ -19,7 +20,6 @@ from cpvt_backbones.inference.drawing import (
     fit_to_sheet,
     make_preview,
 )
-from cpvt_backbones.value_range import ValueRange
 
 from ..dataset import Coco
 from ..files import read_lines

@@ -9,7 +9,8 @@ import numpy as np
 from rich.progress import track
 
 from cpvt_backbones.checkpoints import atomic_write
-from cpvt_backbones.value_range import ValueRange, open_raster
+from cpvt_backbones.images.raster import open_raster
+from cpvt_backbones.images.value_range import ValueRange
 
 from ..dataset import Coco, Part
 from ..decide.tiles import Tiles, window

@@ -12,30 +12,23 @@ from typing import Any
 import numpy as np
 
 from cpvt_backbones.plain import READ_LIMIT
-from cpvt_backbones.value_range import (
+
+from .finding import ImageError, ImageInput, file_problem, local_path
+from .raster import (
     ARRAY_SUFFIX,
     DRIVERS,
-    ValueRange,
     ValueRangeError,
     file_mask,
+    open_tiff,
     orientation_of,
     other_colours,
     size_of,
-    tiff_file,
 )
+from .reading import DECODING_BYTES, blend_on_white, read_header, read_image, to_8_bits
+from .value_range import ValueRange
 
-from .images import (
-    DECODING_BYTES,
-    ImageError,
-    ImageInput,
-    blend_on_white,
-    file_problem,
-    local_path,
-    read_header,
-    read_image,
-    to_8_bits,
-)
-from .tiles import Block, Span
+Span = tuple[int, int]  # start and stop in px
+Block = tuple[Span, Span, np.ndarray]  # rows and columns of an image, and their classes
 
 BLOCK_BYTES = 1 << 26  # maximum size of a file's block, which is decoded as a whole
 
@@ -129,7 +122,7 @@ class Scene:
 
     def __init__(self, path: Path, name: str, value_range: ValueRange | None = None) -> None:
         try:
-            self.file = tiff_file(path)
+            self.file = open_tiff(path)
         except (ImportError, ValueRangeError) as error:
             raise ImageError(name, str(error)) from None
         self.name, self.value_range = name, value_range

@@ -1,12 +1,9 @@
-"""Finding image files and reading one in the toolboxes' format."""
+"""Reading an image in the toolboxes' format."""
 
-import glob
 import os
-import re
-import stat
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,222 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
-from cpvt_backbones.errors import InputError
 from cpvt_backbones.plain import READ_LIMIT
-from cpvt_backbones.value_range import ARRAY_SUFFIX, ValueRangeError, size_of
 
-ImageInput = str | os.PathLike[str] | np.ndarray
-"""An image: the path of a file, or an array. Arrays are (H, W), (H, W, 1), (H, W, 3) in BGR or
-(H, W, 4) in BGRA, uint8 or uint16; see :func:`read_image`.
-"""
+from .finding import ImageError, ImageInput, file_problem, local_path
+from .raster import ValueRangeError, size_of
 
 # Pillow has other decoders, some of which start a program.
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
-IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
-FOUND_SUFFIXES = (*IMAGE_SUFFIXES, '.jp2')  # JPEG 2000 is read by windows
-# Images that Pillow and OpenCV do not read as they are installed here.
-UNREAD_SUFFIXES = (
-    '.avif',
-    '.cr2',
-    '.dng',
-    '.exr',
-    '.heic',
-    '.heif',
-    '.jfif',
-    '.nef',
-    '.psd',
-    '.svg',
-    '.tga',
-)
 DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
 _BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
-
-
-class ImageError(InputError):
-    """Raised for an image that cannot be used; the message has its path or name and the reason.
-
-    Args:
-        source: Path or name of the image.
-        reason: Why it cannot be used.
-    """
-
-    def __init__(self, source: str, reason: str) -> None:
-        super().__init__(f'{source}: {reason}')
-        self.source, self.reason = source, reason
-
-
-# -- finding
-
-
-def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
-    """List the image files of folders and patterns.
-
-    Folders and patterns select files by suffix. They select NumPy files only if there is no other
-    image. ``**`` enters each folder once, however many links lead to it.
-
-    Args:
-        inputs: One or a list of: an image file; a folder, without its subfolders, sorted by name; a
-            pattern such as ``'photos/**/*.jpg'``, where ``**`` matches any folders; an array.
-
-    Returns:
-        The paths, and the arrays unchanged, in the order of the inputs.
-
-    Raises:
-        FileNotFoundError: An input does not exist or has no image.
-        ImageError: An input is a URL.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> from cpvt_backbones.inference import find_images
-        >>> for name in ('b.png', 'a.jpg', 'notes.txt'):
-        ...     Path(name).touch()
-        >>> [path.name for path in find_images('.')]
-        ['a.jpg', 'b.png']
-    """
-    images: list[Path | np.ndarray] = []
-    for source in _listed(inputs):
-        # Another object is refused by read_image.
-        images += _find_files(source) if isinstance(source, (str, os.PathLike)) else [source]
-    return images
-
-
-def find_unread(inputs: ImageInput | Sequence[ImageInput]) -> list[Path]:
-    """List image files of unsupported formats in folders and patterns.
-
-    :func:`find_images` leaves them out.
-
-    Args:
-        inputs: See :func:`find_images`.
-
-    Returns:
-        The files with one of ``UNREAD_SUFFIXES``, such as ``.heic`` and ``.dng``, sorted.
-    """
-    unread: set[Path] = set()
-    for source in _listed(inputs):
-        if isinstance(source, (str, os.PathLike)) and is_group(source):
-            found = _candidates(local_path(source))
-            unread |= {path for path in found if path.suffix.lower() in UNREAD_SUFFIXES}
-    return sorted(unread)
-
-
-def each_image(inputs: ImageInput | Sequence[ImageInput]) -> Iterator[ImageInput]:
-    """Yield the images of :func:`find_images`, including missing files named in a list.
-
-    A missing file gets an error when it is read, like a damaged file.
-    """
-    if isinstance(inputs, (str, os.PathLike)):
-        yield from find_images(inputs)
-        return
-    for source in _listed(inputs):
-        found: Sequence[ImageInput] = [source]
-        if isinstance(source, (str, os.PathLike)) and is_group(source):
-            with suppress(FileNotFoundError):
-                found = _find_files(source)
-        yield from found
-
-
-def _listed(inputs: ImageInput | Sequence[ImageInput]) -> Iterable[ImageInput]:
-    """Wrap one input in a list, also an object of an unsupported type such as a PIL image."""
-    if isinstance(inputs, (str, os.PathLike, np.ndarray)) or not isinstance(inputs, Iterable):
-        return [inputs]
-    return inputs
-
-
-def is_group(source: str | os.PathLike[str]) -> bool:
-    """True for a folder, and for a pattern that is not the name of a file."""
-    pattern = glob.has_magic(os.fspath(source)) and not os.path.lexists(source)
-    return pattern or os.path.isdir(source)
-
-
-def _find_files(source: str | os.PathLike[str]) -> list[Path]:
-    path = local_path(source)
-    if os.path.lexists(path) and not path.is_dir():  # true for a broken link
-        return [path]
-    found = _candidates(path)
-    images = sorted(file for file in found if file.suffix.lower() in FOUND_SUFFIXES)
-    # Arrays beside images may be anything.
-    images = images or sorted(file for file in found if file.suffix.lower() == ARRAY_SUFFIX)
-    if not images:
-        where = f'in folder {str(path)!r}' if path.is_dir() else f'matches {str(path)!r}'
-        fault = f'inputs: no image ({", ".join(FOUND_SUFFIXES)}) {where}'
-        if unread := [file for file in found if file.suffix.lower() in UNREAD_SUFFIXES]:
-            fault += f'; {about_unread(unread)}'
-        raise FileNotFoundError(fault)
-    return images
-
-
-def about_unread(files: Sequence[Path]) -> str:
-    """Describe image files of unsupported formats by number and suffixes."""
-    suffixes = ', '.join(sorted({file.suffix.lower() for file in files}))
-    count = f'{len(files)} {"file" if len(files) == 1 else "files"}'
-    return f'{count} of kinds that are not read ({suffixes}): convert them to JPEG or PNG'
-
-
-def _candidates(path: Path) -> list[Path]:
-    """Content of a folder, or matches of a pattern."""
-    if path.is_dir():
-        return list(path.iterdir())
-    if glob.has_magic(str(path)):
-        return list(_matches(path))
-    raise FileNotFoundError(f'inputs: there is no file or folder {str(path)!r}')
-
-
-def _matches(pattern: Path) -> Iterator[Path]:
-    """Files that match a pattern, in which ``**`` is any folders; see :func:`_folders_below`."""
-    if '**' not in pattern.parts:
-        yield from map(Path, glob.iglob(str(pattern)))
-        return
-    position = pattern.parts.index('**')
-    rest = pattern.parts[position + 1 :] or ('*',)
-    for start in glob.iglob(str(Path(*pattern.parts[:position]))):
-        for folder in _folders_below(Path(start)):
-            yield from _matches(Path(glob.escape(str(folder)), *rest))
-
-
-def _folders_below(start: Path) -> Iterator[Path]:
-    """A folder and its subfolders at any depth, without hidden ones.
-
-    Each folder comes once, by its own path, because links may lead back to a parent folder.
-    """
-    seen = {os.path.realpath(start)}
-    folders = [start]
-    links: list[Path] = []
-    while folders or links:
-        folder = folders.pop() if folders else links.pop(0)
-        if folder.is_symlink() and folder != start:
-            real = os.path.realpath(folder)
-            if real in seen:
-                continue
-            seen.add(real)
-        yield folder
-        for child in _subfolders(folder):
-            if child.is_symlink():
-                links.append(child)
-                continue
-            real = os.path.realpath(child)
-            if real not in seen:
-                seen.add(real)
-                folders.append(child)
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    """Visible subfolders in reverse order; an unreadable folder has none."""
-    if not os.access(folder, os.R_OK | os.X_OK):
-        return []
-    children = sorted(folder.iterdir(), reverse=True)
-    return [child for child in children if not child.name.startswith('.') and child.is_dir()]
-
-
-def local_path(source: str | os.PathLike[str]) -> Path:
-    """The path of a file; ``ImageError`` for a URL."""
-    # pathlib turns the two slashes of a URL into one.
-    if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):
-        reason = 'URLs are not fetched; download the file and give its path'
-        raise ImageError(os.fspath(source), reason)
-    return Path(source)
-
-
-# -- reading
 
 
 def read_image(
@@ -339,34 +129,6 @@ def image_size(source: ImageInput) -> tuple[int, int] | None:
     with suppress(ValueRangeError, ImportError):
         return size_of(path)  # of a NumPy array, or of a TIFF that Pillow does not know
     return None
-
-
-def file_problem(path: Path) -> str | None:
-    """Reason why a path is no readable file; ``None`` for a readable one."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        if path.is_symlink():
-            return f'a link to {str(path.readlink())!r}, which does not exist'
-        return 'there is no such file'
-    except (OSError, ValueError) as error:
-        return getattr(error, 'strerror', None) or str(error)
-    if stat.S_ISDIR(status.st_mode):
-        return 'a folder, not a file'
-    if not stat.S_ISREG(status.st_mode):
-        return 'not a regular file'
-    if not status.st_size:
-        return 'the file is empty'
-    return None if os.access(path, os.R_OK) else 'permission denied'
-
-
-def file_stamp(source: ImageInput) -> list[int] | None:
-    """(size, mtime_ns) of a file; ``None`` for an array or a missing file."""
-    try:
-        status = Path(source).stat()  # type: ignore[arg-type]
-    except (OSError, TypeError, ValueError):
-        return None
-    return [status.st_size, status.st_mtime_ns]
 
 
 @contextmanager

@@ -1,0 +1,14 @@
+"""Image files as arrays, for training, prediction and own data.
+
+| module | content |
+| --- | --- |
+| ``raster`` | files of bands: NumPy, TIFF, JPEG 2000 and what OpenCV reads |
+| ``value_range`` | a range of values, or chosen bands of a file, as 8 bits |
+| ``finding`` | image files of folders and patterns, and why a path cannot be read |
+| ``reading`` | a file as (H, W, 3) uint8 BGR, with the EXIF rotation applied |
+| ``windows`` | files larger than memory, and georeferenced class maps |
+"""
+
+from .finding import IMAGE_SUFFIXES, ImageError, ImageInput, find_images, find_unread
+from .reading import image_size, read_image
+from .value_range import ValueRange
