@@ -1,9 +1,9 @@
 """Layers in plain PyTorch: PEG and other position encodings, attention, blocks.
 
 In shapes, B is the number of images, N = H * W the number of patch tokens, and P the number of
-prefix tokens: class, distillation and register tokens, which stand first. T = P + N is the number
-of all tokens, and S that of keys, which a spatial reduction lowers. C is the width of a token and d
-the width of a head.
+prefix tokens: class, distillation and register tokens, which come first. T = P + N is the number of
+all tokens. S is the number of keys, which a spatial reduction lowers. C is the width of a token and
+d the width of a head.
 
 | type in a signature | value |
 | --- | --- |

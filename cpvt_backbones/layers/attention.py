@@ -26,23 +26,19 @@ from .tokens import (
 )
 
 Bias = Callable[[Tensor, Grid], LogitBias]
-"""Function of queries (B, heads, N, d) and their grid. It returns the bias on the logits of these N
-tokens.
-"""
+"""Function of queries (B, heads, N, d) and their grid that returns the bias on their logits."""
 
 Arrange = Callable[[Tensor], Tensor]
-"""Function of a tensor (heads or 1, P + N, d). It returns the tensor in the layout of windows,
-(windows, heads or 1, h * w, d).
+"""Function that arranges a tensor (heads or 1, P + N, d) in windows: (windows, heads or 1, h * w,
+d).
 """
 
 Rotate = Callable[[Tensor, Tensor, Arrange | None], tuple[Tensor, Tensor]]
-"""Function of queries and keys, in the layout of ``PositionEncoding.rotate``. It returns both,
-rotated.
-"""
+"""Function that rotates queries and keys; their layout is that of ``PositionEncoding.rotate``."""
 
 
 SHORT = 256
-"""Number of keys up to which attention in training on a CPU is computed in float32."""
+"""Maximum number of keys for which training on a CPU computes attention in float32."""
 
 
 _fused = True
@@ -52,8 +48,8 @@ def set_fused_attention(enabled: bool) -> None:
     """Choose how all attention of this process is computed.
 
     Args:
-        enabled: Use torch's fused kernels, which is the default. With ``False``, attention is
-            products of matrices and a softmax, which store the weights (B, heads, T, S).
+        enabled: Use torch's fused kernels, which is the default. With ``False``, attention is two
+            matrix products and a softmax, which store the weights (B, heads, T, S).
 
     Raises:
         InputTypeError: ``enabled`` is not a bool.
@@ -64,7 +60,7 @@ def set_fused_attention(enabled: bool) -> None:
 
 
 def widen(*tensors: Tensor) -> list[Tensor]:
-    """Turn half and bfloat16 tensors into float32, and leave others as they are."""
+    """Convert float16 and bfloat16 tensors to float32; other tensors do not change."""
     return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors]
 
 
@@ -79,10 +75,17 @@ def attend(
 ) -> Tensor:
     """Compute softmax(q k^T / sqrt(d) + bias + mask) v.
 
-    Queries are (B, heads, T, d), keys and values (B, heads, S, d).
+    Args:
+        query: (B, heads, T, d).
+        key: (B, heads, S, d).
+        value: (B, heads, S, d).
+        mask: Additive mask, or boolean mask that is True where attention is allowed; broadcastable
+            to (B, heads, T, S). With ``bias`` it must be boolean.
+        bias: Bias on the logits.
+        dropout: Dropout on the attention weights.
 
-    ``mask``, broadcastable to (B, heads, T, S), is additive, or boolean with True where attention
-    is allowed; with ``bias`` it is boolean.
+    Returns:
+        (B, heads, T, d).
     """
     if not _fused:
         return attend_in_steps(query, key, value, mask=mask, bias=bias, dropout=dropout)
@@ -105,7 +108,10 @@ def attend_in_steps(
     bias: LogitBias | None,
     dropout: float,
 ) -> Tensor:
-    """:func:`attend` by its formula, without a fused kernel."""
+    """Compute :func:`attend` by its formula, without a fused kernel.
+
+    The arguments are those of :func:`attend`.
+    """
     logits = query @ key.transpose(-2, -1) * query.shape[3] ** -0.5  # (B, heads, T, S)
     if bias is not None:
         mask = bias.to_mask(mask)
@@ -125,7 +131,10 @@ def attend_fused(
     dropout: float,
     scale: float | None = None,
 ) -> Tensor:
-    """:func:`attend` by torch's own kernel. ``scale`` replaces the factor 1 / sqrt(d)."""
+    """Compute :func:`attend` by torch's fused kernel.
+
+    ``scale`` replaces the factor 1 / sqrt(d). The other arguments are those of :func:`attend`.
+    """
     options: dict[str, Any] = {} if scale is None else dict(scale=scale)
     trained = torch.is_grad_enabled() and not is_exporting() and query.requires_grad
     if trained and query.device.type == 'cpu' and key.shape[2] <= SHORT:
@@ -152,8 +161,10 @@ def attend_with_bias(
     mask: Tensor | None,
     dropout: float,
 ) -> Tensor:
-    """:func:`attend` with a bias, which is stored whole only if it is small or the model is
-    exported.
+    """Compute :func:`attend` with a bias.
+
+    The whole bias is stored only if it is small, in training, or in an exported graph. The
+    arguments are those of :func:`attend`.
     """
     if isinstance(bias, AxialBias) and not stores_bias(query, key, bias):
         width = value.shape[3]
@@ -190,14 +201,14 @@ def attend_limited(
     bias: LogitBias | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """:func:`attend` where each of the first Q queries attends to some of the patches only.
+    """Compute :func:`attend` with the first Q queries limited to some of the patches.
 
     Args:
-        query: (B, heads, P + N, d). Q of the P prefix tokens are in front.
+        query: (B, heads, P + N, d).
         key: (B, heads, P + N, d).
-        value: As ``key``.
-        limit: (B, Q, N), boolean: the patches that a query may attend to. All attend to all prefix
-            tokens, and all others to everything.
+        value: (B, heads, P + N, d).
+        limit: (B, Q, N), boolean: True for the patches that each of the first Q queries may attend
+            to. These queries also attend to all prefix tokens. All other queries have no limit.
         bias: Bias on the logits of all queries.
         dropout: Dropout on the attention weights.
     """
@@ -221,8 +232,9 @@ def attend_limited(
 
 
 def drop_out(dropout: nn.Dropout, x: Tensor) -> Tensor:
-    """``dropout(x)``. Where nothing is dropped the module is not called: on a GPU, the time of a
-    small batch is that of Python's calls.
+    """Apply dropout.
+
+    The module is not called if it drops nothing, because Python calls limit small batches on a GPU.
     """
     return dropout(x) if dropout.training and dropout.p else x
 
@@ -311,7 +323,7 @@ class Attention(nn.Module):
         rotate: Rotate | None = None,
         limit: Tensor | None = None,
     ) -> Tensor:
-        """Apply attention, and return a tensor of the shape of ``x``.
+        """Apply attention; the result has the shape of ``x``.
 
         Args:
             x: (B, P + H * W, C): P prefix tokens, then the patch tokens.
@@ -322,7 +334,8 @@ class Attention(nn.Module):
             bias: Bias of a position encoding on the logits of the patch tokens.
             rotate: Rotation of queries and keys by a position encoding.
             limit: (B, Q, H * W), boolean: the patches that each of the first Q prefix tokens may
-                attend to. They attend to all prefix tokens, and all other tokens to all.
+                attend to. These tokens also attend to all prefix tokens. Other tokens have no
+                limit.
         """
         out = self.proj(self.attended(x, grid, num_prefix, qk, bias, rotate, limit))
         return drop_out(self.proj_drop, out)
@@ -337,7 +350,7 @@ class Attention(nn.Module):
         rotate: Rotate | None,
         limit: Tensor | None,
     ) -> Tensor:
-        """:meth:`forward` without the output projection."""
+        """Compute :meth:`forward` without the output projection; same arguments."""
         query, key, value = self.query_key_value(x, grid, num_prefix, qk)
         axial = None
         if bias is not None:
@@ -356,14 +369,14 @@ class WindowAttention(Attention):
     """Attention within windows, for any grid.
 
     The last row and column of windows are padded, masked and cropped. Prefix tokens attend to all
-    patch tokens, and all patch tokens to them. With a window that covers the grid this is
-    :class:`Attention`. Its parameters have the names of those of :class:`Attention`.
+    patch tokens and all patch tokens attend to them. If one window covers the grid, the result is
+    that of :class:`Attention`. Parameters have the names of those in :class:`Attention`.
 
     Args:
         window_size: Side of a window, in tokens.
-        mask_padding: Leave the padding out of attention. With ``False`` patch tokens attend to it,
-            which is zero before the projection, and a grid smaller than a window is padded to a
-            whole one. ViTDet (arXiv 2203.16527) and SAM (arXiv 2304.02643) were trained so.
+        mask_padding: Leave the padding out of attention. With ``False``, patch tokens also attend
+            to the padding, which is zero before the projection, and a smaller grid is padded to a
+            whole window. ViTDet (arXiv 2203.16527) and SAM (arXiv 2304.02643) were trained so.
 
     The other arguments are those of :class:`Attention`.
 
@@ -403,7 +416,7 @@ class WindowAttention(Attention):
         self.window_size, self.mask_padding = window_size, mask_padding
 
     def side_of(self, grid: Grid) -> Grid | None:
-        """Sides of a window in a grid, or ``None`` if one window covers it without padding."""
+        """Return the sides of a window; ``None`` if one window covers the grid without padding."""
         # An exported graph pads a small grid up to a whole window.
         if is_exporting() or not self.mask_padding:
             return self.window_size, self.window_size
@@ -421,8 +434,9 @@ class WindowAttention(Attention):
         rotate: Rotate | None,
         limit: Tensor | None,
     ) -> Tensor:
-        """:meth:`forward` without the output projection. ``bias`` is called with the grid of one
-        window.
+        """Compute :meth:`forward` without the output projection; same arguments.
+
+        ``bias`` gets the grid of one window.
         """
         side = self.side_of(grid)
         if side is None:
@@ -481,7 +495,7 @@ class WindowAttention(Attention):
 
 
 class Windows:
-    """Partition of a grid into windows of h x w tokens, the last row and column padded.
+    """Partition of a grid into windows of h x w tokens; the last row and column are padded.
 
     Args:
         grid: (H, W).
@@ -513,16 +527,16 @@ class Windows:
         return crop(x, (1, 2), self.grid).flatten(1, 2)
 
     def real_tokens(self, x: Tensor) -> Tensor | None:
-        """Mask of the keys that are no padding, (B * windows, 1, 1, h * w). ``None`` if all are."""
+        """Mask of keys without padding, (B * windows, 1, 1, h * w); ``None`` if none is padding."""
         if not is_padded(self.padding):
             return None
         ones = x.new_ones(x.shape[0], self.grid[0] * self.grid[1], 1)
         return self.partition(ones).to(torch.bool).transpose(1, 2)[:, None]
 
     def allowed(self, limit: Tensor, num_prefix: int) -> Tensor:
-        """The keys that each prefix token may attend to: (B, 1, P, P + windows * h * w).
+        """Mask of the keys that each prefix token may attend to: (B, 1, P, P + windows * h * w).
 
-        ``limit`` (B, Q, H * W) has the patches that each of the first Q may attend to.
+        ``limit`` (B, Q, H * W) is the limit of the first Q prefix tokens; see :meth:`forward`.
         """
         batch, count = limit.shape[:2]
         # (B * windows, h * w, Q)
@@ -532,7 +546,7 @@ class Windows:
         return F.pad(rows, (num_prefix, 0), value=True)[:, None]
 
     def side_by_side(self, x: Tensor, batch: int) -> Tensor:
-        """Join the tokens of (B * windows, heads, h * w, d): (B, heads, windows * h * w, d)."""
+        """Join windows (B * windows, heads, h * w, d) to (B, heads, windows * h * w, d)."""
         return x.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
 
     def repeat(self, x: Tensor) -> Tensor:
@@ -545,8 +559,8 @@ class SpatialReductionAttention(Attention):
     """Attention whose keys and values come from a map reduced by a strided convolution (PVT,
     section 3.3).
 
-    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio. So
-    any grid works, and no token is left out. Prefix tokens are keys, too, besides the reduced ones.
+    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio, so
+    any grid works and no token is left out. Prefix tokens are keys too; they are not reduced.
 
     Args:
         sr_ratio: Side of the square of tokens that becomes one key. 1 keeps all keys.

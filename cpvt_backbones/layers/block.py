@@ -22,8 +22,8 @@ from .tokens import Grid, ceil_div, is_recording, map_to_tokens, tokens_to_map
 class DropPath(nn.Module):
     """Stochastic depth (arXiv 1603.09382).
 
-    The branch of a sample is dropped with probability ``rate``. Branches that are kept are scaled
-    by 1 / (1 - ``rate``). In evaluation mode nothing is dropped or scaled.
+    Each sample's branch is dropped with probability ``rate``; the others are scaled by
+    1 / (1 - ``rate``). Evaluation mode drops and scales nothing.
     """
 
     def __init__(self, rate: float) -> None:
@@ -63,25 +63,25 @@ class LayerScale(nn.Module):
 
 
 WHOLE_BYTES, PART_BYTES = 32 * 2**20, 8 * 2**20
-"""Hidden layers of an MLP above ``WHOLE_BYTES`` are computed in parts of ``PART_BYTES``, about the
-size of a cache. From 32 MiB on the C library maps fresh memory for every tensor; below it the parts
-cost more than they save."""
+"""An MLP computes hidden layers larger than ``WHOLE_BYTES`` in parts of ``PART_BYTES``, about the
+size of a cache. Above 32 MiB the C library maps new memory for every tensor. Below that size, parts
+cost more than they save.
+"""
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'quick_gelu', 'swiglu')
 
 
 class MLP(nn.Module):
     """Two linear layers with an activation between them.
 
-    In inference on a CPU, many tokens are computed in parts, so that the hidden layer stays in the
-    cache.
+    Inference on a CPU computes large inputs in parts, so that the hidden layer stays in the cache.
 
     Args:
         dim: Width C of a token.
         hidden_dim: Width between the layers.
         drop: Dropout after each layer.
-        activation: ``'gelu'``; ``'gelu_tanh'``, its approximation by tanh (SigLIP);
-            ``'quick_gelu'``, x sigmoid(1.702 x) (CLIP); or ``'swiglu'``, silu(g) x of two first
-            layers g and x (arXiv 2002.05202; DINOv3-S+).
+        activation: ``'gelu'``; ``'gelu_tanh'``, its tanh approximation (SigLIP);
+            ``'quick_gelu'``, x sigmoid(1.702 x) (CLIP); or ``'swiglu'``, silu(g) x with two first
+            layers, g and x (arXiv 2002.05202; DINOv3-S+).
 
     Examples:
         >>> import torch
@@ -110,7 +110,7 @@ class MLP(nn.Module):
         self.in_place = False
 
     def forward(self, x: Tensor, grid: Grid | None = None, num_prefix: int = 0) -> Tensor:
-        """Compute tokens (B, T, C) of the same shape. Their grid is for :class:`ConvMLP`."""
+        """Map tokens (B, T, C) to the same shape; only :class:`ConvMLP` uses the grid."""
         if is_recording() or torch.is_grad_enabled() or x.device.type != 'cpu':
             return self._run(x)
         hidden_bytes = x.shape[0] * x.shape[1] * self.fc2.in_features * x.element_size()
@@ -141,13 +141,14 @@ class MLP(nn.Module):
 
 
 class ConvMLP(MLP):
-    """MLP with a depthwise convolution on its hidden map, which encodes positions (PVTv2, arXiv
-    2106.13797, section 3.2). Prefix tokens pass the convolution unchanged.
+    """MLP whose hidden map passes a depthwise convolution, which encodes positions.
+
+    Prefix tokens bypass the convolution. Source: PVTv2 (arXiv 2106.13797, section 3.2).
 
     Args:
         dim: Width C of a token.
         hidden_dim: Width between the layers.
-        kernel_size: Side of the kernel, odd. The map is padded with zeros.
+        kernel_size: Side of the kernel, an odd number. The map is padded with zeros.
         drop: Dropout after each layer.
 
     Examples:
@@ -166,7 +167,7 @@ class ConvMLP(MLP):
         )
 
     def forward(self, x: Tensor, grid: Grid | None = None, num_prefix: int = 0) -> Tensor:
-        """Compute tokens (B, P + H * W, C), of which ``num_prefix`` = P stand before the map."""
+        """Map tokens (B, P + H * W, C) to the same shape; ``num_prefix`` is P."""
         assert grid is not None
         hidden = self.fc1(x)
         prefix_tokens, patches = hidden[:, :num_prefix], hidden[:, num_prefix:]
@@ -181,14 +182,14 @@ class Block(nn.Module):
     Args:
         dim: Width C of a token.
         attn: The attention module, such as :class:`Attention`.
-        mlp_ratio: Hidden width of the MLP over ``dim``.
+        mlp_ratio: Hidden width of the MLP divided by ``dim``.
         drop: Dropout in the MLP.
         drop_path: Probability of dropping a branch.
         layer_scale_init: Initial layer scale. ``None`` adds no :class:`LayerScale`.
         norm_eps: Epsilon of both norms.
         activation: Activation of the :class:`MLP`: ``'gelu'``, ``'gelu_tanh'``, ``'quick_gelu'`` or
             ``'swiglu'``.
-        mlp_kernel_size: Side of the convolution of a :class:`ConvMLP`, with GELU. ``None`` is an
+        mlp_kernel_size: Kernel side of a :class:`ConvMLP`, which has GELU. ``None`` gives an
             :class:`MLP`.
 
     Examples:
@@ -236,8 +237,9 @@ class Block(nn.Module):
         self.in_place = False
 
     def fuse(self) -> 'Block':
-        """Prepare for inference: sums and GELU then overwrite tensors that are not needed again,
-        which saves memory traffic. Returns the block itself.
+        """Prepare for inference, and return the block itself.
+
+        Sums and GELU then overwrite tensors that are not needed again, which saves memory traffic.
         """
         self.in_place = self.mlp.in_place = True
         return self
@@ -253,7 +255,7 @@ class Block(nn.Module):
         rotate: Rotate | None = None,
         limit: Tensor | None = None,
     ) -> Tensor:
-        """Run the block, and return a tensor of the shape of ``x``.
+        """Run the block; the result has the shape of ``x``.
 
         Args:
             x: (B, P + H * W, C): P prefix tokens, then the patch tokens.
@@ -264,7 +266,7 @@ class Block(nn.Module):
             bias: Bias of a position encoding on the logits of the patch tokens.
             rotate: Rotation of queries and keys by a position encoding.
             limit: (B, Q, H * W), boolean: the patches that each of the first Q prefix tokens may
-                attend to. ``None`` is no limit.
+                attend to. ``None`` sets no limit.
         """
         query_key = None if qk is None else self.norm1(qk)
         options: dict[str, Any] = dict(
@@ -272,10 +274,10 @@ class Block(nn.Module):
         )
         if limit is not None:
             options['limit'] = limit
-        # A branch has no name: it would be held in memory while the next one is computed.
+        # No variable holds a branch, which would stay in memory while the next one is computed.
         x = self._sum(x, self.drop_path1(self.ls1(self.attn(self.norm1(x), grid, **options))))
         return self._sum(x, self.drop_path2(self.ls2(self.mlp(self.norm2(x), grid, num_prefix))))
 
     def _sum(self, x: Tensor, branch: Tensor) -> Tensor:
-        # Never into x, which may be an output of the model. Under autocast only x is fp32.
+        # Never write into x, which may be an output of the model. Under autocast only x is fp32.
         return branch.add_(x) if self.in_place and branch.dtype == x.dtype else x + branch

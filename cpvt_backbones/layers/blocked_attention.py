@@ -1,7 +1,7 @@
-"""Attention of bfloat16 tensors on a CPU by plain products, over blocks of queries.
+"""Attention in bfloat16 on a CPU by matrix products over blocks of queries.
 
-PyTorch's fused kernel gains nothing from bfloat16 on AMD processors, which multiply it in AVX-512:
-its products are as slow as in float32. `benchmarks/attention.py` measures both.
+PyTorch's fused kernel is as slow in bfloat16 as in float32 on AMD processors with AVX-512, although
+these multiply bfloat16 faster. `benchmarks/attention.py` measures both.
 """
 
 import functools
@@ -14,17 +14,19 @@ from torch import Tensor
 from .tokens import is_recording
 
 MIN_TOKENS = 128
-"""Queries and keys from which blocks are faster than the fused kernel."""
+"""Minimum number of queries and of keys for which blocks are faster than the fused kernel."""
 
 HEADS = 2
-"""Heads of a block: one product for each thread of two, so that the logits stay in the cache."""
+"""Heads per block: one product for each of two threads, so that the logits stay in the cache."""
 
 MAX_LOGITS = 1 << 25
-"""Elements of the logits of a block at most, 64 MiB."""
+"""Maximum number of logits in a block; 64 MiB."""
 
 
 def block_rows(key: Tensor) -> int:
-    """Queries of a block: 1,024, or 512 beyond 2,048 keys; fewer where their logits are too many.
+    """Number of queries in a block.
+
+    It is 1,024, or 512 for more than 2,048 keys. ``MAX_LOGITS`` may lower it.
 
     Args:
         key: (B, heads, S, d).
@@ -36,15 +38,16 @@ def block_rows(key: Tensor) -> int:
 
 @functools.cache
 def bfloat16_instructions() -> str | None:
-    """Instructions by which this processor multiplies bfloat16 faster than float32.
+    """Instructions with which this processor multiplies bfloat16 faster than float32.
 
-    ``'amx_bf16'``, ``'avx512_bf16'`` (AMD) or ``'bf16'`` (Arm); ``None`` if it has none.
+    Returns:
+        ``'amx_bf16'``, ``'avx512_bf16'`` (AMD), ``'bf16'`` (Arm), or ``None``.
     """
     # Older releases of torch have no get_capabilities.
     abilities: dict[str, Any] = getattr(torch.cpu, 'get_capabilities', dict)()
     if abilities.get('amx_bf16'):
         return 'amx_bf16'
-    # AVX-512 of a Xeon multiplied bfloat16 at 0.5 to 0.7 times the rate of float32, that of an EPYC
+    # With AVX-512, a Xeon multiplied bfloat16 at 0.5 to 0.7 times the rate of float32, and an EPYC
     # at twice the rate.
     if abilities.get('avx512_bf16') and not _is_intel():
         return 'avx512_bf16'
@@ -57,7 +60,7 @@ def _is_intel() -> bool:
 
 
 def suits_blocks(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether :func:`attend_in_blocks` is the faster way, for inference without mask or dropout."""
+    """``True`` if :func:`attend_in_blocks` is faster, for inference without mask or dropout."""
     if not query.dtype == key.dtype == value.dtype == torch.bfloat16:
         return False
     if is_recording() or query.device.type != 'cpu':  # a recorded loop has a fixed number of blocks
@@ -66,20 +69,20 @@ def suits_blocks(query: Tensor, key: Tensor, value: Tensor) -> bool:
         return False
     if min(query.shape[2], key.shape[2]) < MIN_TOKENS:
         return False
-    # The fused kernel has code of its own for AMX, and is 1.2 to 1.8 times as fast there.
+    # The fused kernel has its own code for AMX, and is 1.2 to 1.8 times as fast there.
     return bfloat16_instructions() == 'avx512_bf16' and block_rows(key) >= MIN_TOKENS
 
 
 def attend_in_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v, for one block of queries of two heads after another.
+    """Compute softmax(q k^T / sqrt(d)) v, one block of queries of two heads at a time.
 
     Args:
         query: (B, heads, T, d).
         key, value: (B, heads, S, d).
 
     Returns:
-        (B, heads, T, d). Its logits and weights are rounded to bfloat16; those of the fused kernel
-        are in float32.
+        (B, heads, T, d). Logits and weights are rounded to bfloat16; the fused kernel keeps them in
+        float32.
     """
     batch, heads, tokens, dim = query.shape
     # Contiguous once: oneDNN would copy views of the fused projection for every block.

@@ -1,4 +1,4 @@
-"""A learned table of positions, and reading it from weights of any grid."""
+"""Learned position embedding, and loading it from weights of any grid."""
 
 import math
 import warnings
@@ -18,21 +18,23 @@ from .tokens import Grid, is_exporting, map_to_tokens, tokens_to_map
 
 @register_position('Learned')
 class LearnedTable(PositionEncoding):
-    """Learned position table, resized to any grid (ViT, DeiT; one table a stage as in PVT).
+    """Learned position embedding, resized to any grid (ViT, DeiT; one per stage as in PVT).
 
-    The entries of prefix tokens are never resized. A table of another grid in a checkpoint is
-    resized on loading. ``pos_embed`` is accepted for ``pos_embed.0``, so that a DeiT state dict of
-    timm loads unchanged. A state dict has the grid of each table, ``grid_<stage>`` (2,). State
-    dicts without it load, too.
+    The entries of prefix tokens are never resized. An embedding of another grid is resized when a
+    checkpoint is loaded. The key ``pos_embed`` is accepted for ``pos_embed.0``, so that DeiT state
+    dicts from timm load unchanged. State dicts hold the grid of each embedding as ``grid_<stage>``,
+    (2,), but load without it too.
 
     Args:
         stages: Passed by the backbone; not written in a config.
-        interpolation: Interpolation of the table: ``'bicubic'`` (DeiT, timm) or ``'bilinear'``
-            (PVT).
-        antialias: Apply a low-pass filter when the table shrinks (timm: yes; PVT: no).
-        offset: Tokens that the new grid counts for more than it has where the interpolation places
-            its cells. Meta's DINO and DINOv2 without registers have 0.1, and ``antialias=False``.
-            Graphs that are exported need 0.
+        interpolation: ``'bicubic'`` (DeiT, timm) or ``'bilinear'`` (PVT).
+        antialias: Apply a low-pass filter when the embedding shrinks (timm: yes; PVT: no).
+        offset: Added to both sides of the new grid when the interpolation places its cells. Meta's
+            DINO and DINOv2 without registers use 0.1, and ``antialias=False``. Exported graphs
+            need 0.
+
+    Raises:
+        ValueError: An argument is not accepted.
 
     Examples:
         >>> import torch
@@ -73,7 +75,11 @@ class LearnedTable(PositionEncoding):
             self.register_buffer(grid_key(index), torch.tensor(stage.grid))
 
     def resize(self, entries: Tensor, old: Grid, new: Grid) -> Tensor:
-        """Resize (1, h * w, C) entries of one grid to (1, H * W, C) of another."""
+        """Resize entries (1, h * w, C) of the grid ``old`` to (1, H * W, C) of the grid ``new``.
+
+        Raises:
+            ValueError: The graph is being exported and ``offset`` is not 0.
+        """
         if not is_exporting() and old == new:
             return entries
         dtype = entries.dtype
@@ -105,11 +111,18 @@ class LearnedTable(PositionEncoding):
     def fit(
         self, index: int, table: Tensor, skip: int, grid: Grid, theirs: list[str], ours: list[str]
     ) -> Tensor:
-        """Fit a table (1, skip + h * w, C) of another model to the prefix tokens and the grid of
-        stage ``index``.
+        """Fit another model's embedding to the prefix tokens and the grid of a stage.
 
-        The ``skip`` entries in front belong to the prefix tokens ``theirs``. A token of ``ours``
-        that is not among them gets zeros.
+        Args:
+            index: Index of the stage.
+            table: The other model's embedding, (1, skip + h * w, C).
+            skip: Number of its entries that belong to prefix tokens; they come first.
+            grid: Its grid, (h, w).
+            theirs: Names of its prefix tokens, from :func:`prefix_tokens`.
+            ours: Names of this model's prefix tokens. Tokens that are not in ``theirs`` get zeros.
+
+        Returns:
+            The embedding of the stage, (1, P + H * W, C).
         """
         entries = {token: table[:, i : i + 1] for i, token in enumerate(theirs[:skip])}
         zero = table.new_zeros(1, 1, table.shape[2])
@@ -118,8 +131,9 @@ class LearnedTable(PositionEncoding):
 
 
 def prefix_tokens(weights: Mapping[str, Any], prefix: str = '') -> list[str]:
-    """Names of the prefix tokens in a state dict, registers with their number, in the order of a
-    table's entries.
+    """List the prefix tokens of a state dict in the order of the embedding's entries.
+
+    Names end in a number, such as ``'cls_token0'`` or ``'reg_token3'``.
     """
     found = {
         name: weights.get(f'{prefix}{name}') for name in ('cls_token', 'dist_token', 'reg_token')
@@ -133,14 +147,15 @@ def prefix_tokens(weights: Mapping[str, Any], prefix: str = '') -> list[str]:
 
 
 def grid_key(stage: int) -> str:
-    """Name of the buffer with the grid of a stage's table."""
+    """Name of the buffer that holds the grid of a stage's embedding."""
     return f'grid_{stage}'
 
 
 def stored_grid(value: Any) -> Grid | None:
-    """The grid in a state dict, from an integer tensor (2,).
+    """Read a grid of a state dict from an integer tensor (2,); ``None`` gives ``None``.
 
-    It is ``None`` for ``None``. Any other value is a ValueError.
+    Raises:
+        ValueError: The value is neither.
     """
     if value is None:
         return None
@@ -159,19 +174,22 @@ def table_layout(
     *,
     stored: Grid | None = None,
 ) -> tuple[int, Grid] | None:
-    """Number of prefix entries and grid of a table, or ``None`` if it is no table of patches.
+    """Find the number of prefix entries and the grid of a position embedding.
 
     Args:
-        entries: Number of entries, those of prefix tokens included.
+        entries: Number of entries, including those of prefix tokens.
         grid: The model's grid.
         usual: Possible numbers of prefix entries, the likeliest first.
-        unusual: Numbers that are tried where none of ``usual`` is possible.
-        stored: The table's grid, if it is known. Otherwise a square is assumed, and ``grid`` where
-            there is no square.
+        unusual: Numbers to try if none of ``usual`` is possible.
+        stored: Grid of the embedding, if known. Otherwise a square grid is assumed, or ``grid`` if
+            no square fits.
+
+    Returns:
+        The number of prefix entries and the grid; ``None`` if no layout fits.
 
     Raises:
-        ValueError: No number of prefix entries fits ``stored``. Without it: ``grid`` has as many
-            entries as the square, or is no square and another number of prefix entries leaves one.
+        ValueError: No number of prefix entries fits ``stored``, or, without ``stored``, more than
+            one layout fits.
     """
     if stored is not None:
         skip = entries - stored[0] * stored[1]
@@ -190,10 +208,10 @@ def table_layout(
 
 
 def _layouts(entries: int, grid: Grid, skips: Sequence[int]) -> list[tuple[int, Grid]]:
-    """Possible layouts: squares, and the model's grid.
+    """List possible layouts: squares, and the model's grid.
 
-    The likeliest is returned alone if it is a square, and the model's grid does not fit with the
-    same number of prefix entries.
+    The likeliest layout is returned alone if it is a square and the model's grid does not fit with
+    the same number of prefix entries.
     """
     layouts: list[tuple[int, Grid]] = []
     for skip in dict.fromkeys(skips):
@@ -207,7 +225,7 @@ def _layouts(entries: int, grid: Grid, skips: Sequence[int]) -> list[tuple[int, 
     if not layouts:
         return []
     (skip, (height, width)), *others = layouts
-    # 14 x 14 and a class token are no 13 x 15 and two tokens.
+    # 14 x 14 with a class token has as many entries as 13 x 15 with two tokens.
     if height == width and all(other != skip for other, _ in others):
         return layouts[:1]
     return layouts
@@ -228,12 +246,11 @@ def adapt_tables(
     unexpected_keys: list[str],
     errors: list[str],
 ) -> None:
-    """Load hook of a trunk with learned tables: rename timm's ``pos_embed`` to ``pos_embed.0``,
-    resize the tables.
+    """Rename timm's ``pos_embed`` to ``pos_embed.0`` and resize embeddings: a trunk's load hook.
 
-    A hook of the encoding itself would see neither the bare key nor the class token's. A table of
-    the model's shape whose grid is not stored is taken as the model's own, with a warning unless
-    the grid is a square.
+    The arguments are those of a load hook of ``nn.Module``. A hook of the encoding would see
+    neither the bare key nor that of the class token. An embedding of the model's shape without a
+    stored grid is taken to have the model's grid, with a warning unless that is a square.
     """
     bare = f'{prefix}{LearnedTable.attribute}'
     if bare in state_dict:
@@ -259,8 +276,7 @@ def adapt_tables(
                     f'{key}: the weights do not say the grid of the table; {assumed}', stacklevel=2
                 )
             continue
-        # A table without an entry for each prefix token is left to the error about shapes, which
-        # names it.
+        # If entries for prefix tokens are missing, the error about shapes names the embedding.
         needed = set(ours[: encoding.num_prefix[index]])
         skips = [skip for skip in (len(theirs), 0, 1, 2) if needed <= set(theirs[:skip])]
         try:

@@ -1,4 +1,4 @@
-"""Attention with a bias on its logits that is a number for each offset of query and key."""
+"""Attention with a bias on its logits that has a number for each offset of query and key."""
 
 from dataclasses import dataclass, replace
 
@@ -12,10 +12,10 @@ from .tokens import Grid
 
 @dataclass(frozen=True)
 class OffsetBias:
-    """Bias on attention logits that depends on the offset of query and key, in rows and columns.
+    """Bias on attention logits that depends on the row and column offset of query and key.
 
-    It is the same for all images. Prefix tokens have no place in the grid: three entries of their
-    own are for them.
+    It is the same for all images. Prefix tokens have no position in the grid, so three further
+    entries are for them.
 
     Attributes:
         table: (heads, (2 h - 1) * (2 w - 1) + 3). An entry for each offset from (1 - h, 1 - w) to
@@ -23,10 +23,10 @@ class OffsetBias:
             query and a prefix key, and two prefix tokens.
         side: (h, w), which is ``grid`` or larger.
         grid: (H, W) of the keys, without the prefix keys in front.
-        queries: (T,), the places of the queries in the grid, counted row by row. Those of prefix
+        queries: (T,), positions of the queries in the grid, counted row by row. Positions of prefix
             tokens are negative.
         num_prefix: P, the number of prefix keys.
-        axial: Another bias on the same queries and keys, which is added.
+        axial: Another bias on the same queries and keys, to be added.
     """
 
     table: Tensor
@@ -46,24 +46,24 @@ class OffsetBias:
     __radd__ = __add__
 
     def with_prefix(self, num_prefix: int, *, queries: bool) -> 'OffsetBias':
-        """Return the bias with ``num_prefix`` keys in front, and if ``queries`` as many queries."""
-        places = self.queries
+        """Prepend ``num_prefix`` keys, and as many queries if ``queries``."""
+        positions = self.queries
         if queries and num_prefix:
-            front = torch.arange(-num_prefix, 0, device=places.device)
-            places = torch.cat((front, places))
+            front = torch.arange(-num_prefix, 0, device=positions.device)
+            positions = torch.cat((front, positions))
         axial = self.axial and self.axial.with_prefix(num_prefix, queries=queries)
         count = self.num_prefix + num_prefix
-        return replace(self, queries=places, num_prefix=count, axial=axial)
+        return replace(self, queries=positions, num_prefix=count, axial=axial)
 
     def part(self, images: slice, queries: slice) -> 'OffsetBias':
-        """Return the bias of some images of the batch and some queries."""
+        """Select some images of the batch and some queries."""
         axial = self.axial and self.axial.part(images, queries)
         return replace(self, queries=self.queries[queries], axial=axial)
 
     def to_mask(self, mask: Tensor | None = None) -> Tensor:
         """Return the whole bias (1, heads, T, P + H * W), or (B, ...) with ``axial`` or ``mask``.
 
-        It is -inf where the boolean ``mask``, broadcastable to it, does not allow attention.
+        It is -inf where the boolean ``mask``, broadcastable to it, is ``False``.
         """
         entries = self._entries()
         # Not table[:, entries], which takes twice as long on a CPU.
@@ -73,12 +73,12 @@ class OffsetBias:
         return whole if mask is None else whole.masked_fill(~mask, -torch.inf)
 
     def _entries(self) -> Tensor:
-        """Entry of the table for each query and key, (T, P + H * W)."""
+        """Index into the table for each query and key, (T, P + H * W)."""
         columns = self.grid[1]
         queries = self.queries[:, None]
         keys = torch.arange(-self.num_prefix, self.grid[0] * columns, device=queries.device)
         rows = queries // columns - keys // columns
-        across = queries - keys - rows * columns  # not %, which ONNX has for numbers alone
+        across = queries - keys - rows * columns  # not %, which ONNX lacks for tensors
         height, width = self.side
         entries = (rows + height - 1) * (2 * width - 1) + across + width - 1
         if not self.num_prefix:
@@ -90,11 +90,11 @@ class OffsetBias:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that a gradient may go to."""
+        """Tensors that may receive a gradient."""
         return (self.table,) if self.axial is None else (self.table, *self.axial.tensors)
 
     def parts(self, query: Tensor) -> list[tuple[slice, slice]]:
-        """Images and queries that are computed together, so that ``MAX_BIAS`` holds."""
+        """Split queries (B, heads, T, d) so that no part exceeds ``MAX_BIAS`` entries."""
         if self.axial is not None:
             return self.axial.parts(query)
         count = query.shape[2]

@@ -1,4 +1,4 @@
-"""Patch embedding of any H x W: padded up, never cropped."""
+"""Patch embedding for images of any H x W: padded, never cropped."""
 
 import torch
 import torch.nn.functional as F
@@ -9,17 +9,18 @@ from cpvt_backbones.checks import check, check_int, is_int
 from .tokens import Grid, is_recording, is_symbolic, map_to_tokens, pad_to_multiple
 
 FEW_PATCHES = 256
-"""Patches of an image up to which a linear layer is faster than a convolution on a CPU."""
+"""Maximum number of patches for which a linear layer is faster than a convolution on a CPU."""
 
 
 def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]:
-    """Project patches of p x p by a convolution with kernel = stride = p; p must divide H and W.
+    """Project patches by a convolution with kernel = stride = p, where p divides H and W.
 
-    Returns tokens (B, N, dim), contiguous, and their grid (H / p, W / p).
+    Returns:
+        Contiguous tokens (B, N, dim) and their grid (H / p, W / p).
     """
     if not _is_linear(feature_map, proj):
-        # From a channels_last convolution the tokens come out contiguous; any later copy would be
-        # C / 3 times larger. torch.func.vmap has no contiguous(memory_format=...).
+        # Tokens from a channels_last convolution are contiguous. Copying them later would move
+        # C / 3 times as much. torch.func.vmap has no contiguous(memory_format=...).
         rows = feature_map.permute(0, 2, 3, 1).contiguous()
         projected = proj(rows.permute(0, 3, 1, 2))
         return map_to_tokens(projected), (projected.shape[2], projected.shape[3])
@@ -27,7 +28,7 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
     grid = (feature_map.shape[2] // patch, feature_map.shape[3] // patch)
     patches = feature_map.unflatten(3, (grid[1], patch)).unflatten(2, (grid[0], patch))
     weight = proj.weight
-    # Pixels are copied as they lie in memory, channels_last or not, from (B, C, h, p, w, p).
+    # Copy pixels in memory order, channels_last or not, from (B, C, h, p, w, p).
     if feature_map.stride(1) == 1:
         patches = patches.permute(0, 2, 4, 3, 5, 1)
         weight = weight.permute(0, 2, 3, 1)
@@ -37,7 +38,7 @@ def project_patches(feature_map: Tensor, proj: nn.Conv2d) -> tuple[Tensor, Grid]
 
 
 def _is_linear(feature_map: Tensor, proj: nn.Conv2d) -> bool:
-    """Whether patches are projected by a linear layer, and not by a convolution."""
+    """``True`` if a linear layer projects the patches, ``False`` for a convolution."""
     if is_symbolic() or feature_map.device.type != 'cpu':
         return False
     dtype = feature_map.dtype
@@ -47,9 +48,9 @@ def _is_linear(feature_map: Tensor, proj: nn.Conv2d) -> bool:
     # one patch wide and six or more high.
     if dtype == torch.bfloat16:
         return True
-    # The convolution copies its weights in every call, which costs more than it gains on few
-    # patches of an image. On many it is mostly faster: 1.8 times at 800 x 1344 px and patch 16 on
-    # one core. Maps between stages are channels_last, and faster in the convolution.
+    # The convolution copies its weights in every call, which costs more than it gains for few
+    # patches. For many patches it is usually faster: 1.8 times as fast at 800 x 1344 px and patch
+    # 16 on one core. It is also faster on maps between stages, which are channels_last.
     if is_recording() or feature_map.stride(1) == 1:
         return False
     patch = proj.kernel_size[0]
@@ -60,16 +61,19 @@ class PatchEmbed(nn.Module):
     """Project patches to tokens, with the weights of a convolution.
 
     The image is padded with zeros on the right and at the bottom up to a multiple of the patch, so
-    that (H, W) pixels give (ceil(H / p), ceil(W / p)) tokens and no pixel is lost. Patches that
-    overlap (PVTv2, arXiv 2106.13797) are padded on all sides, and give as many tokens.
+    that (H, W) pixels give (ceil(H / p), ceil(W / p)) tokens and no pixel is lost. Overlapping
+    patches (PVTv2, arXiv 2106.13797) are padded on all sides and give as many tokens.
 
     Args:
-        in_channels: Channels of the image, or of the map of the stage before.
+        in_channels: Channels of the image, or of the previous stage's map.
         dim: Width C of a token.
-        patch_size: Side p of a patch, in pixels (or tokens of the stage before).
+        patch_size: Side p of a patch, in pixels (or tokens of the previous stage).
         norm_eps: Epsilon of a LayerNorm after the projection (PVT, Twins). ``None`` adds no norm
             (ViT).
-        kernel_size: Side of overlapping patches, odd and larger than p. ``None`` is p.
+        kernel_size: Side of overlapping patches, odd and larger than p. ``None`` means p.
+
+    Raises:
+        ValueError: An argument is not accepted.
 
     Examples:
         >>> import torch
@@ -106,7 +110,7 @@ class PatchEmbed(nn.Module):
         self.norm = nn.Identity() if norm_eps is None else nn.LayerNorm(dim, eps=norm_eps)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
-        """Turn images (B, in_channels, H, W) into tokens (B, N, C) and their grid."""
+        """Convert images (B, in_channels, H, W) to tokens (B, N, C) and their grid."""
         if self.overlap:
             projected = self.proj(images)
             tokens = map_to_tokens(projected)

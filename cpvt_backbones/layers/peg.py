@@ -30,21 +30,20 @@ ACTIVATIONS: dict[str, Any] = {'ReLU': nn.ReLU, 'GELU': nn.GELU}
 class PEG(nn.Module):
     """Positional Encoding Generator: ``x + dwconv(x)`` over patch tokens laid out as a map.
 
-    The source is CPVT (arXiv 2102.10882). Because of the zero padding, the result depends on a
-    token's distance from the border. Prefix tokens have no place in the map, so they are not
-    encoded. In :class:`CPVT` a PEG starts with torch's initial weights, as in DeiT's code, so it
-    scales the tokens by about 1.15. In :class:`PyramidCPVT` it starts as in Twins' code, and scales
-    them by about 1.7.
+    Zero padding makes the result depend on a token's distance from the border (CPVT, arXiv
+    2102.10882). Prefix tokens have no position in the map, so they are not encoded. Initial weights
+    are torch's in :class:`CPVT`, as in DeiT's code, and scale the tokens by about 1.15. In
+    :class:`PyramidCPVT` they are those of Twins' code, and scale the tokens by about 1.7.
 
     Args:
         dim: Width C of a token.
-        kernel_size: Side of the depthwise kernel, odd (paper: 3).
-        num_layers: Convolutions in a row, each with its own residual.
-        kind: Kind of convolution: ``'depthwise'``, or ``'separable'`` for a depthwise and a 1 x 1
-            convolution. Their weights are ``num_layers * kernel_size**2 * dim``, and
-            ``num_layers * (dim**2 + kernel_size**2 * dim)``.
-        padding: ``'zero'``, or ``'none'`` (authors' ablation). Without padding the map shrinks by
-            ``kernel_size - 1`` a layer, and there is no residual.
+        kernel_size: Side of the depthwise kernel, an odd number (paper: 3).
+        num_layers: Number of consecutive convolutions, each with its own residual.
+        kind: Kind of convolution: ``'depthwise'``, with ``num_layers * kernel_size**2 * dim``
+            weights, or ``'separable'``, a depthwise and a 1 x 1 convolution with
+            ``num_layers * (dim**2 + kernel_size**2 * dim)`` weights.
+        padding: ``'zero'``, or ``'none'`` (authors' ablation). Without padding, each layer shrinks
+            the map by ``kernel_size - 1`` and there is no residual.
         bias: Give the convolutions a bias, as the official code does.
         norm: Norm after the convolution: ``None`` or ``'BN'``. The detection variant has ``'BN'``
             with ``act='ReLU'`` and ``bias=False``.
@@ -114,7 +113,11 @@ class PEG(nn.Module):
             self.requires_grad_(False)
 
     def out_grid(self, grid: Grid) -> Grid:
-        """Return the grid of the result: ``grid`` with zero padding, and a smaller one without."""
+        """Return the grid of the result, which is smaller than ``grid`` without padding.
+
+        Raises:
+            ValueError: The grid is smaller than an unpadded kernel.
+        """
         if self.shrink and min(grid) <= self.shrink:
             least = f"{self.shrink} x {self.shrink} tokens when PEG has padding='none'"
             raise InputError(
@@ -140,8 +143,7 @@ class PEG(nn.Module):
             self._check_tokens(tokens, grid)
         x = tokens_to_map(tokens, grid)  # (B, C, H, W)
         if self.fused is not None:
-            # Its kernel contains the identity: in half precision it would round the residual
-            # stream.
+            # The kernel contains the identity, so half precision would round the residual stream.
             autocast = not x.is_meta and torch.is_autocast_enabled(x.device.type)
             wide = autocast and x.dtype == torch.float32
             with torch.autocast(x.device.type, enabled=False) if wide else nullcontext():
@@ -168,8 +170,8 @@ class PEG(nn.Module):
     def fuse(self) -> 'PEG':
         """Prepare for inference: fold a norm and the identity into the convolution, in place.
 
-        ``x + conv(x)`` is one convolution with 1 added to the centre of its kernel. Its weights
-        have another name (``fused``), so that they do not load into an unfused PEG. A PEG with an
+        ``x + conv(x)`` becomes one convolution whose kernel has 1 added to its centre. The weights
+        are renamed to ``fused``, so that they do not load into an unfused PEG. A PEG with an
         activation, a 1 x 1 convolution or ``padding='none'`` does not change.
 
         Returns:
@@ -185,11 +187,14 @@ class PEG(nn.Module):
 
 
 def identity_init(model: nn.Module) -> dict[str, Tensor]:
-    """State dict of a model's PEGs with which each adds nothing to the tokens, yet has a gradient.
+    """Weights with which every PEG of a model is the identity, but still has a gradient.
 
-    The last layer with parameters of each residual branch is set to zero; zeros in all layers would
-    have no gradient. Before a ReLU, which has no gradient at zero, it is scaled by 1e-6. PEGs
-    without residual are left out.
+    The last layer with parameters in each residual branch is set to zero; zeros in all layers would
+    have no gradient. Before a ReLU, which has no gradient at zero, it is scaled by 1e-6 instead.
+    PEGs without residual are left out.
+
+    Returns:
+        State dict with the PEGs' parameters, by their names in ``model``.
     """
     values: dict[str, Tensor] = {}
     for name, peg in model.named_modules():
@@ -205,7 +210,7 @@ def identity_init(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _with_identity(layer: nn.Module) -> nn.Conv2d | None:
-    """``x + layer(x)`` in evaluation mode as one depthwise convolution, if it is one."""
+    """Fold ``x + layer(x)`` in evaluation mode into one depthwise convolution, if possible."""
     parts: Any = layer if isinstance(layer, nn.Sequential) else [layer]
     conv, *rest = deepcopy(list(parts))
     if len(rest) == 1 and isinstance(rest[0], nn.BatchNorm2d):
@@ -223,17 +228,18 @@ class PEGPosition(PositionEncoding):
 
     Args:
         stages: Passed by the backbone; not written in a config.
-        after_blocks: Blocks that a PEG follows, counted from 0 in each stage: a list, ``[0, 2]``,
-            or a string for a range without its end, ``'0-5'``, which is ``[0, 1, 2, 3, 4]``. In a
-            list, -1 is before the first block. A range ends at the last block of a stage.
+        after_blocks: Blocks that a PEG follows, counted from 0 in each stage. Either a list such as
+            ``[0, 2]``, in which -1 is before the first block, or a range without its end as text:
+            ``'0-5'`` is ``[0, 1, 2, 3, 4]``. A range ends at the last block of a stage.
         target: ``'qkv'`` encodes the tokens. ``'qk'`` (ablation) encodes only queries and keys of
             the next block.
 
     The other arguments are those of :class:`PEG`.
 
     Raises:
-        ValueError: An index is outside [-1, depth) or named twice, or ``target='qk'`` stands after
-            the last block (it has no effect) or with ``padding='none'`` (the map changes its size).
+        ValueError: An index is outside [-1, depth) or given twice; or ``target='qk'`` is used after
+            the last block, where it has no effect, or with ``padding='none'``, which changes the
+            map's size.
 
     Examples:
         >>> from cpvt_backbones import CPVT
@@ -294,7 +300,11 @@ class PEGPosition(PositionEncoding):
                 self.layer_ids[s, block] = len(self.layer_ids)
 
     def blocks_of(self, depth: int) -> list[int]:
-        """List the blocks of a stage of ``depth`` blocks that a PEG follows, built or not."""
+        """List the blocks that a PEG follows in a stage of ``depth`` blocks, built or not.
+
+        Raises:
+            ValueError: ``after_blocks`` does not fit the stage.
+        """
         named, last = self.after_blocks, depth - (2 if self.target == 'qk' else 1)
         if isinstance(named, str) and (match := re.fullmatch(r'(\d+)-(\d+)', named)):
             blocks = list(range(int(match[1]), min(int(match[2]), last + 1)))

@@ -1,6 +1,6 @@
-"""Interface of position encodings, and two without a table of positions.
+"""Interface of position encodings, with the sine-cosine and relative encodings.
 
-A new encoding is one subclass of :class:`PositionEncoding` and one ``@register_position('Name')``.
+A new encoding is a subclass of :class:`PositionEncoding` with ``@register_position('Name')``.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,21 +35,21 @@ StageTokens = tuple[Tensor, Tensor | None, Grid]
 class Stage:
     """Properties of a stage of a trunk, from which a position encoding is built.
 
-    A column has one stage. A pyramid has four.
+    A plain ViT has one stage. A hierarchical one has four.
 
     Attributes:
         dim: Width C of a token.
         depth: Number of blocks of the architecture.
-        used: Number of blocks that are built: fewer than ``depth`` if no output needs the rest.
+        used: Number of blocks that are built; less than ``depth`` if no output needs the rest.
         head_dim: Width d of a head.
         grid: (H, W) in tokens at the model's ``img_size``.
         outputs_map: ``True`` if an output depends on the patch tokens after the last block.
         num_prefix: Number of prefix tokens: class, distillation and register tokens.
         sr_ratio: Side of the square of tokens that becomes one key (spatial reduction). 1 keeps all
             keys.
-        window_size: Side of the attention windows in tokens. ``None`` is global attention.
-        global_blocks: With windows, the blocks with global attention, whose keys are reduced by
-            ``sr_ratio``.
+        window_size: Side of the attention windows in tokens. ``None`` means global attention.
+        global_blocks: With windows, the blocks with global attention. ``sr_ratio`` reduces their
+            keys.
     """
 
     dim: int
@@ -64,7 +64,7 @@ class Stage:
     global_blocks: tuple[int, ...] = ()
 
     def is_windowed(self, block: int) -> bool:
-        """Whether attention in a block is limited to windows."""
+        """``True`` if attention in a block is limited to windows."""
         return self.window_size is not None and block not in self.global_blocks
 
 
@@ -73,18 +73,18 @@ class PositionEncoding(nn.Module):
 
     **Write your own position encoding.**
 
-    1. Derive a class from this one. Its constructor takes ``stages``, a list with a :class:`Stage`
-       for each stage of the trunk, and the arguments of a config as keywords.
+    1. Derive a class from this one. Its constructor takes ``stages``, a list with one
+       :class:`Stage` per stage of the trunk, and the arguments of a config as keywords.
     2. Set ``attribute``, and override at least one hook: ``before_stage``, ``after_block``,
        ``query_key``, ``attention_bias`` or ``rotate``.
     3. Register the class with :func:`register_position`. ``position=dict(type=NAME, ...)`` then
-       builds it in every backbone, also beside other encodings.
-    4. With parameters in later blocks, override ``layer_id``, so that these have the learning rate
-       of their block and are frozen with it.
+       builds it in every backbone, also together with other encodings.
+    4. If it has parameters in later blocks, override ``layer_id``, so that these have the learning
+       rate of their block and are frozen with it.
 
     Attributes:
-        attribute: Name of the encoding in the trunk, the prefix of its parameters' names. The trunk
-            must not have the name already, such as ``'blocks'`` or ``'norm'``.
+        attribute: Name of the encoding in the trunk and prefix of its parameters' names. The trunk
+            must not use the name yet, as it uses ``'blocks'`` and ``'norm'``.
         has_bias: ``True`` if :meth:`PositionEncoding.attention_bias` is implemented.
         has_rotation: ``True`` if :meth:`PositionEncoding.rotate` is implemented.
         keeps_grid: Set it to ``False`` if ``after_block`` or ``before_stage`` returns another grid.
@@ -167,37 +167,36 @@ class PositionEncoding(nn.Module):
         """Encode the tokens of a stage before its first block.
 
         Args:
-            stage: Index of the stage; 0 in a column.
+            stage: Index of the stage; 0 in a plain ViT.
             tokens: Patch tokens (B, H * W, C).
             prefix_tokens: (B, P, C), or ``None`` without prefix tokens.
             grid: (H, W).
 
         Returns:
-            ``tokens``, ``prefix_tokens`` and ``grid``, all three. The number of prefix tokens must
-            stay.
+            ``tokens``, ``prefix_tokens`` and ``grid``. The number of prefix tokens must not change.
         """
         return tokens, prefix_tokens, grid
 
     def acts(self, method: str, stage: int, block: int) -> bool:
-        """``False`` if ``after_block`` or ``query_key`` changes nothing at a block.
+        """Return ``False`` if ``after_block`` or ``query_key`` changes nothing at a block.
 
-        The trunk asks once, and leaves such calls out.
+        The trunk asks once and then skips such calls.
         """
         return overrides(type(self), method)
 
     def after_block(
         self, stage: int, block: int, tokens: Tensor, grid: Grid
     ) -> tuple[Tensor, Grid]:
-        """Encode the patch tokens (B, H * W, C) after a block. Returns the tokens and their grid.
+        """Encode the patch tokens (B, H * W, C) after a block; return tokens and their grid.
 
-        The next block and the encodings after this one work on the grid that is returned.
+        The next block and later encodings work on the returned grid.
         """
         return tokens, grid
 
     def query_key(self, stage: int, block: int, tokens: Tensor, grid: Grid) -> Tensor:
         """Return the patch tokens for queries and keys of a block.
 
-        They are ``tokens`` itself if values use the same.
+        Return ``tokens`` itself if the values use the same tokens.
         """
         return tokens
 
@@ -207,10 +206,10 @@ class PositionEncoding(nn.Module):
         Args:
             stage: Index of the stage.
             block: Index of the block in the stage.
-            query: Queries (B, heads, N, d), before their rotation. With windows, they are
-                (B * windows, heads, h * w, d).
-            grid: Grid of the N tokens, which are queries and keys. With windows, this is the grid
-                of one window.
+            query: Queries (B, heads, N, d) before rotation; (B * windows, heads, h * w, d) with
+                windows.
+            grid: Grid of the N tokens, which are queries and keys. With windows, the grid of one
+                window.
 
         Examples:
             A bias that falls with the distance in rows, and does not depend on the query:
@@ -240,8 +239,9 @@ class PositionEncoding(nn.Module):
         raise NotImplementedError
 
     def prepare(self, stage: int, grid: Grid, num_prefix: int, device: torch.device) -> Any:
-        """Compute what :meth:`PositionEncoding.rotate` needs of a grid, once in a forward pass for
-        all blocks of a stage.
+        """Compute what :meth:`PositionEncoding.rotate` needs for a grid.
+
+        The trunk calls this once per stage and forward pass.
         """
         return None
 
@@ -254,9 +254,9 @@ class PositionEncoding(nn.Module):
         prepared: Any,
         arrange: Arrange | None,
     ) -> tuple[Tensor, Tensor]:
-        """Change queries (B, heads, P + N, d) and keys (B, heads, P + S, d) after their projection.
+        """Rotate queries (B, heads, P + N, d) and keys (B, heads, P + S, d) after their projection.
 
-        P prefix tokens are in front. They have no place in the grid.
+        The first P are those of prefix tokens, which have no position in the grid.
 
         Args:
             stage: Index of the stage.
@@ -264,8 +264,8 @@ class PositionEncoding(nn.Module):
             query: Queries. With windows, they are (B, windows, heads, h * w, d).
             key: Keys. With windows, they are (B, windows, heads, h * w, d).
             prepared: The result of :meth:`PositionEncoding.prepare`.
-            arrange: ``None``, or with windows a function that brings a tensor (heads or 1, P + N,
-                d) to their layout, (windows, heads or 1, h * w, d).
+            arrange: With windows, a function that arranges a tensor (heads or 1, P + N, d) as
+                (windows, heads or 1, h * w, d); otherwise ``None``.
 
         Examples:
             Turn the first pair of channels by the row of the token:
@@ -303,9 +303,9 @@ class PositionEncoding(nn.Module):
     def layer_id(self, name: str) -> tuple[int, int]:
         """Return (stage, block) of a parameter, for layer-wise learning rates and freezing.
 
-        Block -1 is before the first block of the stage. The default, (0, -1), is before the first
-        block of the model: the parameters have the lowest learning rate, and ``frozen_stages=0``
-        freezes them.
+        Block -1 precedes the first block of the stage. The default (0, -1) precedes the first block
+        of the model. There, parameters get the lowest learning rate and ``frozen_stages=0`` freezes
+        them.
 
         Args:
             name: Name of the parameter without ``attribute``, such as ``'table'`` or
@@ -318,19 +318,19 @@ POSITIONS: dict[str, type[PositionEncoding]] = {}
 
 
 def register_position(name: str) -> Callable[[type[PositionEncoding]], type[PositionEncoding]]:
-    """Make a class available as ``position=dict(type=name, ...)``: a decorator with a name.
+    """Register a class for ``position=dict(type=name, ...)``; a class decorator.
 
-    A config finds the name if the module of the class has been imported: list it in
-    ``custom_imports``. To run a cell of a notebook again is no error: a class of the same module
-    and name replaces the earlier one.
+    A config finds the name only after the class's module was imported, so list the module in
+    ``custom_imports``. A class of the same module and name replaces the earlier one, so that a
+    notebook cell can run again.
 
     Args:
         name: The type in a config, such as ``'RowIndex'``.
 
     Raises:
-        TypeError: ``name`` is no text, or the class is no :class:`PositionEncoding`.
-        ValueError: Another class has the name. ``attribute`` is missing or no identifier.
-            ``has_bias`` or ``has_rotation`` differs from the methods of the class.
+        TypeError: ``name`` is not a text, or the class is not a :class:`PositionEncoding`.
+        ValueError: Another class has the name, ``attribute`` is not an identifier, or ``has_bias``
+            or ``has_rotation`` does not match the methods of the class.
 
     Examples:
         >>> import torch
@@ -366,10 +366,8 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
     def register(cls: type[PositionEncoding]) -> type[PositionEncoding]:
         _check_encoding(cls)
         taken = POSITIONS.get(name)
-        if taken is not None and _place_of(taken) != _place_of(cls):
-            raise InputError(
-                f'name must be new, got {name!r}, taken by {".".join(_place_of(taken))}'
-            )
+        if taken is not None and _path_of(taken) != _path_of(cls):
+            raise InputError(f'name must be new, got {name!r}, taken by {_path_of(taken)}')
         POSITIONS[name] = cls
         return cls
 
@@ -377,13 +375,13 @@ def register_position(name: str) -> Callable[[type[PositionEncoding]], type[Posi
 
 
 def overrides(cls: type[PositionEncoding], method: str) -> bool:
-    """Whether an encoding has its own method of this name."""
+    """``True`` if an encoding overrides a method of :class:`PositionEncoding`."""
     return getattr(cls, method) is not getattr(PositionEncoding, method)
 
 
-def _place_of(cls: type) -> tuple[str, str]:
-    """Module and name of a class, which are those of a later version of it, too."""
-    return cls.__module__, cls.__qualname__
+def _path_of(cls: type) -> str:
+    """Import path of a class, which does not change when the class is defined again."""
+    return f'{cls.__module__}.{cls.__qualname__}'
 
 
 def _check_encoding(cls: Any) -> None:
@@ -408,8 +406,13 @@ def _check_encoding(cls: Any) -> None:
 
 
 def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, PositionEncoding]:
-    """Build the encodings of a ``position=`` argument, in the order given, by their attribute names
-    in the trunk.
+    """Build the encodings of a ``position=`` argument.
+
+    Returns:
+        The encodings by their attribute names in the trunk, in the given order.
+
+    Raises:
+        ValueError: A type or an argument of an encoding is not accepted.
 
     Examples:
         >>> from cpvt_backbones.layers import Stage, build_positions
@@ -432,14 +435,17 @@ def build_positions(position: Any, stages: Sequence[Stage]) -> dict[str, Positio
 
 @register_position('SinCos')
 class SinCos(PositionEncoding):
-    """Fixed 2D sine-cosine encoding of any grid. Half the channels encode rows, half columns.
+    """Fixed 2D sine-cosine encoding of any grid; half the channels encode rows, half columns.
 
     Args:
         stages: Passed by the backbone; not written in a config. Widths must be multiples of 4.
         temperature: The longest wavelength is ``2 * pi * temperature`` tokens.
-        resize: What another grid than that of ``img_size`` gets: ``'continue'`` counts on, so that
-            a token has the same encoding in every grid; ``'interpolate'`` resizes the encoding of
-            ``img_size`` bicubically, as a learned table is resized.
+        resize: Encoding of other grids than that of ``img_size``. ``'continue'`` counts on, so that
+            a token has the same encoding in every grid. ``'interpolate'`` resizes the encoding of
+            ``img_size`` bicubically, like a learned position embedding.
+
+    Raises:
+        ValueError: An argument is not accepted.
 
     Examples:
         >>> import torch
@@ -485,7 +491,7 @@ class SinCos(PositionEncoding):
         return tokens + encoding.to(tokens.dtype), prefix_tokens, grid
 
     def _encode(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """The encoding (H, W, C) of a grid, counted from its top left corner."""
+        """Encoding (H, W, C) of a grid, counted from its top left corner."""
         dim = tokens.shape[2]
         steps = torch.arange(dim // 4, device=tokens.device, dtype=torch.float32)
         frequencies = self.temperature ** (-steps / (dim // 4))
@@ -504,18 +510,20 @@ class SinCos(PositionEncoding):
 
 @register_position('Relative')
 class Relative(PositionEncoding):
-    """2D relative encoding: a learned vector for the row offset and one for the column offset of
-    each query and key.
+    """2D relative encoding: learned vectors for the row and the column offset of query and key.
 
-    The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, divided by sqrt(d) as the
-    product of query and key is. Offsets are clipped to [-K, K] (Shaw et al. 2018). The heads of a
-    block share one table for each axis. Prefix tokens have no bias.
+    The logit of query i and key j gains ``q_i . (row[dy] + column[dx])``, divided by sqrt(d) like
+    the product of query and key. Offsets are clipped to [-K, K] (Shaw et al. 2018). The heads of a
+    block share one table per axis. Prefix tokens have no bias.
 
     Args:
         stages: Passed by the backbone; not written in a config. No stage may reduce its keys: an
             offset between two grids has no table entry.
-        clip: K, the largest offset in tokens that has a vector of its own. The CPVT paper's
-            comparison has 8.
+        clip: K, the largest offset in tokens with its own vector. The CPVT paper's comparison uses
+            8.
+
+    Raises:
+        ValueError: An argument is not accepted, or a stage reduces its keys.
 
     Examples:
         >>> from cpvt_backbones import CPVT
@@ -550,8 +558,8 @@ class Relative(PositionEncoding):
         scale = query.shape[-1] ** -0.5
         parts = []
         for length, table in zip(grid, (tables['row'], tables['column']), strict=True):
-            places = torch.arange(length, device=query.device)
-            offsets = (places[None] - places[:, None]).clamp(-self.clip, self.clip)
+            positions = torch.arange(length, device=query.device)
+            offsets = (positions[None] - positions[:, None]).clamp(-self.clip, self.clip)
             parts.append(table[offsets + self.clip])  # (queries, keys, d)
         rows, columns = axial_products(query, grid, *parts)
         return AxialBias(rows * scale, columns * scale)
@@ -567,10 +575,10 @@ class DecomposedRelative(PositionEncoding):
     The logit of a query in row y and column x and a key in row y' and column x' gains
     ``q . (h[y - y'] + w[x - x'])``, which is not divided by sqrt(d).
 
-    The heads of a block share two tables: ``h`` (2 H - 1, d) and ``w`` (2 W - 1, d), d the width of
-    a head. In blocks with global attention H x W is ``grid``, and the tables are resized to any
-    other grid by linear interpolation. In blocks with windows H and W are the ``window_size``. A
-    part of a window uses the middle of the tables. Tables start at zero. Prefix tokens have no
+    The heads of a block share two tables, ``h`` (2 H - 1, d) and ``w`` (2 W - 1, d), where d is the
+    width of a head. In blocks with global attention, H x W is ``grid``, and the tables are resized
+    to other grids by linear interpolation. In blocks with windows, H and W are the ``window_size``,
+    and a smaller window uses the middle of the tables. Tables start at zero. Prefix tokens have no
     bias.
 
     Sources: MViTv2 (arXiv 2112.01526, section 4.1), ViTDet (arXiv 2203.16527, section 3; keys
@@ -579,10 +587,13 @@ class DecomposedRelative(PositionEncoding):
     Args:
         stages: Passed by the backbone; not written in a config. No stage may reduce its keys: an
             offset between two grids has no table entry.
-        grid: Side, or (height, width), in tokens of the tables of blocks with global attention.
-            ``None`` takes the grid at the model's ``img_size``. ViTDet and SAM have 64, of 1024 px.
-            ViTDet also has a learned table, of 14 x 14 tokens:
+        grid: Side, or (height, width), of the tables in blocks with global attention, in tokens.
+            ``None`` takes the grid at the model's ``img_size``. ViTDet and SAM use 64, for 1024 px.
+            ViTDet also has a learned position embedding of 14 x 14 tokens:
             ``position=[dict(type='Learned'), dict(type='DecomposedRelative', grid=64)]``.
+
+    Raises:
+        ValueError: ``grid`` is not accepted, or a stage reduces its keys.
 
     Examples:
         As in ViTDet, block 0 has windows, and block 2 global attention:
@@ -605,7 +616,7 @@ class DecomposedRelative(PositionEncoding):
     def __init__(self, stages: Sequence[Stage], *, grid: int | Sequence[int] | None = None) -> None:
         super().__init__()
         self.layer_ids: list[tuple[int, int]] = []
-        self.sides: list[Grid | None] = []  # of a block with windows, else None
+        self.sides: list[Grid | None] = []  # of each block's window; None for global attention
         for s, stage in enumerate(stages):
             check_all_keys('DecomposedRelative', s, stage)
             for block in range(stage.used):
@@ -628,8 +639,9 @@ class DecomposedRelative(PositionEncoding):
         parts = []
         for length, full, table in zip(grid, whole, (tables['h'], tables['w']), strict=True):
             table = resize_offsets(table, full)
-            places = torch.arange(length, device=query.device)
-            parts.append(table[places[:, None] - places[None] + full - 1])  # (queries, keys, d)
+            positions = torch.arange(length, device=query.device)
+            offsets = positions[:, None] - positions[None]
+            parts.append(table[offsets + full - 1])  # (queries, keys, d)
         return AxialBias(*axial_products(query, grid, *parts))
 
     def layer_id(self, name: str) -> tuple[int, int]:
@@ -650,13 +662,13 @@ def resize_offsets(table: Tensor, length: int) -> Tensor:
 def axial_products(
     query: Tensor, grid: Grid, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute products of queries and vectors of their offsets from each row and each column.
+    """Multiply queries by the vectors of their offsets to each row and each column.
 
     Args:
         query: (B, heads, H * W, d).
         grid: (H, W).
-        rows: (H, H, d), of the row of the query and the row of the key.
-        columns: (W, W, d).
+        rows: Vectors (H, H, d) by row of the query and row of the key.
+        columns: Vectors (W, W, d) by column of the query and column of the key.
 
     Returns:
         (B, heads, H * W, H) and (B, heads, H * W, W).
@@ -668,14 +680,18 @@ def axial_products(
 
 
 def check_all_keys(name: str, index: int, stage: Stage) -> None:
-    """Refuse a stage whose attention reduces its keys."""
+    """Raise ``ValueError`` for a stage whose attention reduces its keys."""
     if stage.sr_ratio > 1:
         where = f'where attention reduces its keys spatially, got it for stage {index}'
         raise InputError(f'position type must not be {name!r} {where}')
 
 
 def resolve_grid(name: str, value: Any) -> Grid:
-    """Turn a side, or (height, width), in tokens into (height, width)."""
+    """Convert a side, or (height, width), in tokens to (height, width).
+
+    Raises:
+        ValueError: The value is neither; the message begins with ``name``.
+    """
     sides = (value, value) if is_int(value) else value
     if not is_sequence(sides) or len(sides) != 2 or not all(is_int(s) and s > 0 for s in sides):
         raise InputError(

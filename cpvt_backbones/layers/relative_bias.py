@@ -16,16 +16,16 @@ class RelativeBias(PositionEncoding):
     """Relative position bias of BEiT and Swin: a learned number for each head and each offset.
 
     The logit of a query in row y and column x and a key in row y' and column x' gains
-    ``table[y - y', x - x']`` of the head. Each block has a table of its own, which starts at zero.
+    ``table[y - y', x - x']`` of the head. Each block has its own table, which starts at zero.
 
-    In blocks with global attention the table is for ``grid``. With prefix tokens it has three more
-    entries: of a prefix query and a patch key, of a patch query and a prefix key, and of two prefix
-    tokens. At any other grid the offsets are resized by bilinear interpolation, and these three are
-    kept: so transformers' BEiT does it. BEiT in mmseg and timm take one grid; they resize the
-    table of a checkpoint once, on loading, by a spline on a geometric grid.
+    In blocks with global attention, the table is for ``grid``. With prefix tokens it has three more
+    entries: for a prefix query and a patch key, for a patch query and a prefix key, and for two
+    prefix tokens. At other grids the offsets are resized by bilinear interpolation and these three
+    are kept, as in transformers' BEiT. BEiT in mmseg and timm takes one grid only. There, loading a
+    checkpoint resizes the table once, by a spline on a geometric grid.
 
-    In blocks with windows the table is for the ``window_size``, and it is never resized. A part of
-    a window uses the middle of the table. Prefix tokens have no bias there.
+    In blocks with windows, the table is for the ``window_size`` and is never resized. A smaller
+    window uses the middle of the table. Prefix tokens have no bias there.
 
     Sources: Swin (arXiv 2103.14030, section 3.2; key ``attn.relative_position_bias_table``), BEiT
     (arXiv 2106.08254), MAE fine-tuned for segmentation (arXiv 2111.06377, appendix A.3).
@@ -33,8 +33,11 @@ class RelativeBias(PositionEncoding):
     Args:
         stages: Passed by the backbone; not written in a config. No stage may reduce its keys: an
             offset between two grids has no table entry.
-        grid: Side, or (height, width), in tokens of the tables of blocks with global attention.
+        grid: Side, or (height, width), of the tables in blocks with global attention, in tokens.
             ``None`` takes the grid at the model's ``img_size``.
+
+    Raises:
+        ValueError: ``grid`` is not accepted, or a stage reduces its keys.
 
     Examples:
         As in BEiT, an entry for each of 27 x 27 offsets, and three for the class token:
@@ -81,8 +84,8 @@ class RelativeBias(PositionEncoding):
         if not prefix.shape[1]:
             prefix = prefix.new_zeros(len(prefix), 3)
         table = torch.cat((offsets, prefix), dim=1).to(query.dtype)
-        places = torch.arange(grid[0] * grid[1], device=query.device)
-        return OffsetBias(table, side, grid, places)
+        positions = torch.arange(grid[0] * grid[1], device=query.device)
+        return OffsetBias(table, side, grid, positions)
 
     def layer_id(self, name: str) -> tuple[int, int]:
         return self.layer_ids[int(name)]

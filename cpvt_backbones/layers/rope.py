@@ -1,4 +1,4 @@
-"""Rotary encodings: queries and keys turned by angles that grow with their coordinates."""
+"""Rotary encodings: queries and keys rotated by angles that grow with their coordinates."""
 
 import math
 from collections.abc import Sequence
@@ -17,20 +17,17 @@ from .tokens import Grid, ceil_div
 
 TEMPERATURES = {'axial': 100.0, 'mixed': 10.0, 'dinov3': 100.0, 'eva': 10000.0, 'pe': 10000.0}
 EVA_SIDE = 16
-"""Tokens on a side of EVA-02's grid in pretraining, to which the coordinates of any grid
-are scaled.
-"""
+"""Side of EVA-02's pretraining grid in tokens, to which the coordinates of any grid are scaled."""
 
 
 @register_position('RoPE')
 class RoPE(PositionEncoding):
-    """Rotary position encoding: each pair of channels of queries and keys is turned by an angle
-    that depends on the token's place.
+    """Rotary position encoding: rotates channel pairs of queries and keys by the token's position.
 
     A logit of two patch tokens depends on the difference of their coordinates. Prefix tokens are
-    not turned. A key of a spatial reduction is at the centre of its cell. In windows, coordinates
-    are those of the whole grid. Angles are computed in fp32, for all blocks of a stage at once
-    unless they are learned.
+    not rotated. A spatially reduced key is at the centre of its cell. In windows, coordinates are
+    those of the whole grid. Angles are computed in fp32, for all blocks of a stage at once unless
+    they are learned.
 
     | mode | angles of a token in column x and row y, for i < d / 4 | source |
     | --- | --- | --- |
@@ -43,11 +40,11 @@ class RoPE(PositionEncoding):
     The f and g of ``mixed`` start as the w_i of two perpendicular axes, at a random angle for each
     block and head.
 
-    In ``pe`` the grid is H x W, and in pretraining H0 x W0. c is 1 in a model with a class token,
-    and 0 in one without. timm rescales coordinates so. On the grid of pretraining they are those of
-    the authors.
+    In ``pe``, the grid is H x W, and H0 x W0 in pretraining. c is 1 for a model with a class token
+    and 0 without. timm rescales coordinates in this way. On the pretraining grid they equal the
+    authors'.
 
-    Loading accepts timm's key of ``mixed``, ``rope.freqs``. Here each block has its own parameter.
+    For ``mixed``, each block has its own parameter; loading also accepts timm's key ``rope.freqs``.
 
     Args:
         stages: Passed by the backbone; not written in a config. The width d of a head must be a
@@ -58,11 +55,11 @@ class RoPE(PositionEncoding):
         rescale_coords: In training, multiply coordinates by a random factor for each batch,
             log-uniform in [1 / ``rescale_coords``, ``rescale_coords``] (DINOv3: 2). ``None`` leaves
             them.
-        grid: For ``pe`` the side, or (height, width), of the grid in pretraining, in tokens.
-            ``None`` takes the grid at the model's ``img_size``.
+        grid: For ``pe``, the side, or (height, width), of the pretraining grid in tokens. ``None``
+            takes the grid at the model's ``img_size``.
 
     Raises:
-        ValueError: An argument is wrong, or the width of a head is no multiple of 4.
+        ValueError: An argument is not accepted, or 4 does not divide the width of a head.
 
     Examples:
         >>> import torch
@@ -123,9 +120,7 @@ class RoPE(PositionEncoding):
     def _coordinates(
         self, length: int, cell: int, device: torch.device, stage: Stage, axis: int
     ) -> Tensor:
-        """Coordinates along an axis of ``length`` tokens, of the centres of cells of ``cell``
-        tokens.
-        """
+        """Coordinates of the centres of cells of ``cell`` tokens, on ``length`` tokens."""
         cells = torch.arange(ceil_div(length, cell), device=device, dtype=torch.float32)
         centres = cells * cell + (cell - 1) / 2
         if self.mode == 'dinov3':
@@ -137,7 +132,7 @@ class RoPE(PositionEncoding):
         return centres
 
     def _turns(self, angles: Tensor, num_prefix: int) -> tuple[Tensor, Tensor]:
-        """Angles (heads or 1, h, w, d / 2) to cosines and signed sines, (heads or 1, P + N, d)."""
+        """Convert angles (heads or 1, h, w, d / 2) to cosines and signed sines (..., P + N, d)."""
         angles = angles.flatten(1, 2)
         cos, sin = angles.cos(), angles.sin()
         if self.mode == 'dinov3':  # channel i is paired with d / 2 + i
@@ -146,7 +141,7 @@ class RoPE(PositionEncoding):
         else:  # channel 2 i is paired with 2 i + 1
             cos = cos.repeat_interleave(2, dim=-1)
             sin = torch.stack((-sin, sin), dim=-1).flatten(-2)
-        # Prefix tokens are turned by 0.
+        # Prefix tokens are rotated by 0.
         cos = F.pad(cos, (0, 0, num_prefix, 0), value=1.0)
         sin = F.pad(sin, (0, 0, num_prefix, 0))
         return cos, sin
@@ -207,9 +202,7 @@ class RoPE(PositionEncoding):
 
 
 def _split_freqs(encoding: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load hook: timm's ``freqs`` (2, depth, heads, d / 2) to one tensor for each block that is
-    built.
-    """
+    """Split timm's ``freqs`` (2, depth, heads, d / 2) into a tensor per built block: load hook."""
     freqs = state_dict.get(f'{prefix}freqs')
     if freqs is not None and freqs.dim() == 4 and freqs.shape[1] == encoding.stages[0].depth:
         del state_dict[f'{prefix}freqs']

@@ -49,17 +49,17 @@ def prepend_tokens(prefix_tokens: Tensor | None, tokens: Tensor) -> Tensor:
 
 
 def patch_tokens(x: Tensor, num_prefix: int) -> Tensor:
-    """The last N of (B, P + N, C) tokens: a view, or ``x`` itself without prefix tokens."""
+    """Return the last N of (B, P + N, C) tokens, as a view, or ``x`` itself if P is 0."""
     return x[:, num_prefix:] if num_prefix else x
 
 
 def split_tokens(x: Tensor, num_prefix: int) -> tuple[Tensor, Tensor | None]:
-    """Views of (B, P + N, C) tokens: the last N, and the first P or ``None`` if P is 0."""
+    """Split (B, P + N, C) tokens into views of the last N and the first P (``None`` if P is 0)."""
     return patch_tokens(x, num_prefix), x[:, :num_prefix] if num_prefix else None
 
 
 def replace_patch_tokens(x: Tensor, num_prefix: int, tokens: Tensor) -> Tensor:
-    """Tokens (B, P + N', C): the first P of ``x``, and ``tokens`` (B, N', C)."""
+    """Join the first P tokens of ``x`` and ``tokens`` (B, N', C) to (B, P + N', C)."""
     return prepend_tokens(x[:, :num_prefix], tokens) if num_prefix else tokens
 
 
@@ -75,20 +75,22 @@ def is_symbolic() -> bool:
 
 
 def is_tracing() -> bool:
-    """``True`` under ``torch.fx.symbolic_trace`` and ``torch.jit.trace``, with which OpenVINO and
-    the old ONNX exporter read models.
+    """``True`` under ``torch.fx.symbolic_trace`` and under ``torch.jit.trace``.
+
+    OpenVINO and the old ONNX exporter use the latter.
     """
     return not torch.compiler.is_compiling() and _is_traced()
 
 
 def is_exporting() -> bool:
-    """``True`` while exporting or tracing one graph for every size: no branch may depend on a size.
+    """``True`` while exporting or tracing one graph for every size, where no branch may depend on a
+    size.
 
-    It is ``True`` under ``torch.compile``, too, in torch < 2.7.
+    It is also ``True`` under ``torch.compile`` in torch < 2.7.
     """
     if not torch.compiler.is_compiling():
         return _is_traced()
-    # torch < 2.7 does not tell exporting from compiling.
+    # torch < 2.7 does not distinguish exporting from compiling.
     return getattr(torch.compiler, 'is_exporting', torch.compiler.is_compiling)()
 
 
@@ -97,7 +99,7 @@ def is_recording() -> bool:
     return torch.compiler.is_compiling() or _is_traced()
 
 
-# These two are for calls that are not being compiled. Each block asks several times.
+# Both functions below are for code that is not being compiled. Each block calls them several times.
 
 
 def _is_traced() -> bool:
@@ -107,7 +109,7 @@ def _is_traced() -> bool:
 _passes_proxies: Callable[[], bool] = getattr(
     _symbolic_trace,
     'is_fx_symbolic_tracing',
-    lambda: _symbolic_trace._is_fx_tracing_flag,  # an older torch; 2.15 has no such flag
+    lambda: _symbolic_trace._is_fx_tracing_flag,  # in older torch; 2.15 has no such flag
 )
 
 
@@ -119,9 +121,8 @@ def is_padded(padding: tuple[int, int]) -> bool:
 def crop(x: Tensor, dims: tuple[int, int], size: Grid) -> Tensor:
     """Return the first ``size`` entries of a tensor along two dimensions.
 
-    The result is a view. In an exported program, and in one compiled for inference, it is a copy:
-    torch asks whether a view is contiguous, which depends on the size, and would tie the program to
-    the example.
+    The result is a view. In programs that are exported, or compiled for inference, it is a copy.
+    There, torch would check whether a view is contiguous, and so fix the size of the example.
     """
     # narrow_copy has no derivative, and torch.compile needs one in training; torch.export does not.
     training = torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled()
@@ -132,9 +133,9 @@ def crop(x: Tensor, dims: tuple[int, int], size: Grid) -> Tensor:
 
 
 def crop_map(feature_map: Tensor, size: Sequence[int], stride: int) -> Tensor:
-    """Crop a map (B, C, h, w) to the cells with a pixel of an image of ``size`` pixels.
+    """Crop a map (B, C, h, w) to the cells that contain pixels of an image of ``size`` pixels.
 
-    An upsampled map covers the padding of the last patch, too.
+    An upsampled map also covers the padding of the last patch.
     """
     return crop(feature_map, (2, 3), (ceil_div(size[0], stride), ceil_div(size[1], stride)))
 
