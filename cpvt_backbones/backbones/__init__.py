@@ -1,9 +1,9 @@
 """Backbones, registered under their names for configs of mmdet, mmsegmentation and mmpretrain.
 
 They take images of any size. :class:`PyramidCPVT` and :class:`MultiScaleCPVT` return feature maps
-of strides 4, 8, 16 and 32, :class:`CPVT` one map or a vector. Two attributes of a model say what it
-returns: :attr:`Backbone.out_channels` is ``in_channels`` of the neck in a config, and
-:attr:`Backbone.out_strides` are the strides. With the default arguments they are:
+of strides 4, 8, 16 and 32. :class:`CPVT` is a plain ViT and returns one map or a vector. A neck
+takes :attr:`Backbone.out_channels` as ``in_channels``; :attr:`Backbone.out_strides` are the
+strides of the maps. The default arguments give:
 
 | backbone | ``arch`` | parameters, M | ``out_channels`` |
 | --- | --- | --- | --- |
@@ -33,14 +33,13 @@ returns: :attr:`Backbone.out_channels` is ``in_channels`` of the neck in a confi
 | ``MultiScaleCPVT`` | 0, 1, 2, 3 | 4, 8, 16, 32 | levels of the pyramid | blocks |
 | ``CPVT`` | -1 | 16 | blocks | blocks |
 
-Choose outputs with ``out_indices``. For example, the outputs of
-``MultiScaleCPVT(arch='tiny', out_indices=(1, 3))`` have 96 and 192 channels. All backbones share
-the arguments of :class:`Backbone`; ``MultiScaleCPVT`` has no ``out_type``. Depths, widths and heads
-are in the entries of the classes.
+``out_indices`` chooses the outputs: those of ``MultiScaleCPVT(arch='tiny', out_indices=(1, 3))``
+have 96 and 192 channels. All backbones share the arguments of :class:`Backbone`, but
+``MultiScaleCPVT`` has no ``out_type``. Depths, widths and heads are listed below with each class.
 
 | type in a signature | value |
 | --- | --- |
-| ``Position`` | ``None``, a dict with ``type`` and arguments of an encoding, or a list of dicts |
+| ``Position`` | ``None``, a dict with an encoding's ``type`` and arguments, or a list of dicts |
 | ``InitCfg`` | name or file of weights, an initialisation of mmengine as a dict, or a list |
 """
 

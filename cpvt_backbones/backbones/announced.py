@@ -1,14 +1,14 @@
-"""The sizes of the images of a padded batch, on their way from data preprocessor to backbone.
+"""Passes image sizes of padded batches from the data preprocessor to the backbone.
 
-A detector, segmentor or classifier passes its backbone nothing but the batch, one tensor. The data
-preprocessor therefore announces the sizes, and the backbone looks up the batch that it gets, by the
-tensor or by its pixels. A batch that was cast, moved or copied is thus found. If the backbone gets
-something else, such as a slice, it is an error.
+A detector, segmentor or classifier passes its backbone only the batch, a tensor. So the data
+preprocessor announces the sizes, and the backbone looks up its batch by the tensor or by its
+pixels. This also finds a batch that was cast, moved or copied. Any other input, such as a slice of
+the batch, is an error.
 
-Nothing is stored on the tensor, where a cast loses it, nor in the model, which does not know the
-batch of its next call. An announcement ends with its batch. If no backbone has had the batch by
-then, its pixels are kept until the next announcement of the thread, because ``batch =
-batch.half()`` leaves nothing but a copy.
+The sizes are not stored on the tensor, because a cast would lose them. They are not stored in the
+model either, because it does not know its next batch. An announcement ends with its batch. If no
+backbone got the batch, its pixels are kept until the thread's next announcement, because
+``batch = batch.half()`` leaves only a copy.
 """
 
 import gc
@@ -54,17 +54,17 @@ _any_padded = False  # among _announced; torch.compile makes one program for eac
 def announce_sizes(batch: Tensor, sizes: Sequence[tuple[int, int]] | Tensor) -> None:
     """Tell the backbones the size that each image of a batch had before padding.
 
-    Forward calls with this batch then use the sizes, in every backbone of this package. The batch
-    may be cast, moved to another device or copied on its way there. Call it at the end of the data
+    All backbones of this package then use the sizes in forward calls with this batch. The batch may
+    be cast, moved to another device or copied in between. Call this function at the end of a data
     preprocessor, as :class:`cpvt_backbones.engine.ValidSizes` does. If a model gets several batches
-    in one step, announce those without padding too.
+    in one step, also announce those without padding.
 
     Args:
         batch: (B, C, H, W), padded on the right and at the bottom.
         sizes: (height, width) in px of each image; a list, or integers (B, 2).
 
     Raises:
-        ValueError: ``sizes`` does not fit the batch, or the call is in a worker process of a
+        ValueError: ``sizes`` does not fit the batch, or the call is made in a worker process of a
             ``DataLoader``, which has no backbone.
 
     Examples:
@@ -85,20 +85,19 @@ def announce_sizes(batch: Tensor, sizes: Sequence[tuple[int, int]] | Tensor) -> 
 
 
 def announced_sizes(images: Tensor) -> list[Grid] | None:
-    """The sizes that were announced for a batch, for a model that changes it before the backbone.
+    """Return the sizes announced for a batch, for models that change it before the backbone.
 
     Args:
-        images: (B, C, H, W): the batch, or a copy of it of any floating point type, memory format
-            or device.
+        images: (B, C, H, W): the batch, or a copy of any floating point type, memory format or
+            device.
 
     Returns:
-        (height, width) in px of each image before padding. ``None`` for other images, if no padded
-        batch waits for a backbone.
+        (height, width) in px of each image before padding. ``None`` for other images if no padded
+        batch is waiting for a backbone.
 
     Raises:
-        ValueError: A padded batch was announced and no backbone has had it, but these images are
-            others, such as a part of it. Or they are equal to those of two batches, which were
-            announced with different sizes.
+        ValueError: A padded batch is waiting for a backbone, but these are other images, such as a
+            part of it. Or they equal two batches that were announced with different sizes.
 
     Examples:
         A model with a step before the backbone:
@@ -120,8 +119,8 @@ def announced_sizes(images: Tensor) -> list[Grid] | None:
     """
     if not _any_padded:
         return None
-    # Not is_recording(): torch.compile makes it a constant, and calls it in a function that it does
-    # not compile.
+    # Not is_recording(), which torch.compile turns into a constant and also calls in functions that
+    # it does not compile.
     is_exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
     if is_exporting or is_tracing():
         return None  # such a program is for images without padding
@@ -129,7 +128,7 @@ def announced_sizes(images: Tensor) -> list[Grid] | None:
 
 
 def _call_eagerly(function: Callable[..., Result], *values: Any) -> Result:
-    """Call a function that ``torch.compile`` must not record: the sizes differ in each batch."""
+    """Call a function outside ``torch.compile``, because the sizes differ in each batch."""
     if 'torch._dynamo' in sys.modules:  # importing it takes a second
         function = torch.compiler.disable(function)
     return function(*values)
@@ -171,7 +170,7 @@ def _find(images: Tensor) -> list[Grid] | None:
 
 
 def _are_equal(images: Tensor, pixels: Tensor) -> bool:
-    """``True`` if images have the pixels of a batch, but for rounding to half precision."""
+    """``True`` if images equal a batch's pixels, up to rounding to half precision."""
     if images.shape != pixels.shape or images.is_meta or pixels.is_meta:
         return False
     pixels = pixels.to(images.device, torch.float32)
@@ -180,9 +179,9 @@ def _are_equal(images: Tensor, pixels: Tensor) -> bool:
 
 
 def _refuse_others(images: Tensor, candidates: Sequence[_Announcement]) -> None:
-    """Raise ``ValueError`` if a padded batch of this thread waits for a backbone.
+    """Raise ``ValueError`` if a padded batch of this thread is waiting for a backbone.
 
-    A batch that is gone is meant if the images are a part of its memory.
+    A batch that no longer exists counts if the images are part of its memory.
     """
     thread = threading.get_ident()
     waiting = [
@@ -234,7 +233,7 @@ def _announce(batch: Tensor, sizes: list[Grid], *, reached: bool) -> None:
 
 
 def _forget(is_ended: Callable[[_Announcement], bool]) -> None:
-    # A copy of the list: batches that are deleted meanwhile call this function, too.
+    # Copy the list, because batches that are deleted meanwhile also call this function.
     for one in list(_announced):
         if is_ended(one) and one in _announced:
             _announced.remove(one)

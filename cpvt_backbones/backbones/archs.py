@@ -1,4 +1,4 @@
-"""Table of named architectures, and arguments that are a number or several."""
+"""Named architectures, and arguments that take one value or several."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ PYRAMIDS: dict[str, dict[str, Any]] = {
     'small': dict(depths=(3, 4, 6, 3), **_PYRAMID),
     'base': dict(depths=(3, 4, 18, 3), **_PYRAMID),
     'large': dict(depths=(3, 8, 27, 3), **_PYRAMID),
-    # Twins-SVT (arXiv 2104.13840, table 2): windows and reduced keys in turns.
+    # Twins-SVT (arXiv 2104.13840, table 2): windows and reduced keys alternate.
     'svt_small': dict(
         depths=(2, 2, 10, 4), embed_dims=(64, 128, 256, 512), num_heads=(2, 4, 8, 16), **_SVT
     ),
@@ -53,14 +53,14 @@ PYRAMIDS: dict[str, dict[str, Any]] = {
     'pvtv2_b5': dict(_PVTV2, depths=(3, 6, 40, 3), mlp_ratios=(4.0,) * 4),
 }
 
-# Keys that an architecture in stages may have besides, with the kind of their values.
+# Further keys that a hierarchical architecture may have, with the kind of their values.
 _OPTIONAL: dict[str, Any] = dict(window_size=7, patch_kernels=(7, 3, 3, 3), mlp_kernel_size=3)
 
 ARCHS = {'CPVT': COLUMNS, 'MultiScaleCPVT': COLUMNS, 'PyramidCPVT': PYRAMIDS}
 
 
 def list_archs() -> dict[str, tuple[str, ...]]:
-    """Names accepted as ``arch=`` by each backbone.
+    """List the names that each backbone accepts as ``arch=``.
 
     Examples:
         >>> from cpvt_backbones import list_archs
@@ -71,7 +71,7 @@ def list_archs() -> dict[str, tuple[str, ...]]:
 
 
 def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers of an architecture, from a name in ``table`` or from a dict with the same keys."""
+    """Look up an architecture by its name in ``table``, or check a dict with the same keys."""
     example = next(iter(table.values()))
     keys = list(example)
     if not isinstance(arch, Mapping):
@@ -102,9 +102,9 @@ def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str,
 def resolve_indices(
     name: str, indices: Any, count: int, *, allow_none: bool = False
 ) -> tuple[int, ...]:
-    """Non-negative indices from an int or a sequence of ints in [-count, count).
+    """Convert an int, or ints, in [-count, count) to non-negative indices.
 
-    ``indices`` may be empty only if ``allow_none``.
+    ``indices`` may be empty only if ``allow_none``. Other values raise ``ValueError``.
     """
     values = (indices,) if isinstance(indices, int) else indices
     accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
@@ -117,7 +117,7 @@ def resolve_indices(
 
 
 def resolve_size(name: str, value: Any) -> tuple[int, int]:
-    """Turn a side, or a height and a width, in pixels into (height, width)."""
+    """Convert a side, or (height, width), in pixels to (height, width)."""
     pair = (value, value) if isinstance(value, int) else value
     if not is_sequence(pair) or len(pair) != 2:
         raise InputError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')

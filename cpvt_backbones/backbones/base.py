@@ -46,7 +46,7 @@ OUT_TYPES = ('featmap', 'cls_token', 'avg_featmap', 'cls_and_avg', 'raw', 'with_
 NEEDS_CLS_TOKEN = ('cls_token', 'cls_and_avg', 'with_cls_token')
 
 Position = dict[str, Any] | Sequence[dict[str, Any]] | None
-"""``None``, a dict with ``type`` and an encoding's arguments, or a list of such dicts."""
+"""``None``, a dict with an encoding's ``type`` and arguments, or a list of such dicts."""
 
 InitCfg = str | PathLike[str] | dict[str, Any] | Sequence[dict[str, Any]] | None
 """A name or file of weights, an initialisation of mmengine as a dict, or a list of these."""
@@ -55,14 +55,13 @@ PAPER_POSITION: dict[str, Any] = dict(type='PEG', after_blocks=(0,), kernel_size
 """The paper's default: one PEG after the first block, k = 3."""
 
 DENSE_POSITION: dict[str, Any] = dict(type='PEG', after_blocks='0-5', kernel_size=3)
-"""The paper's "0-5": one PEG after each of the first five blocks, or of all blocks where
-there are fewer.
-"""
+"""The paper's "0-5": one PEG after each of the first five blocks, or after all if fewer."""
 
 
 def init_linear_layers(model: nn.Module) -> None:
-    """Set weights to a truncated normal of standard deviation 0.02 and biases to zero, as DeiT, PVT
-    and Twins do.
+    """Set weights to a truncated normal (standard deviation 0.02) and biases to zero.
+
+    DeiT, PVT and Twins do the same.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -79,51 +78,50 @@ def _count(prefix_tokens: Tensor | None) -> int:
 
 
 class Backbone(PretrainedModel):
-    """Base of the backbones, with the arguments that they share. :class:`MultiScaleCPVT` has no
-    ``out_type``.
+    """Base class of the backbones, with their common arguments.
 
-    A backbone keeps each argument of its constructor as an attribute of the same name.
-    :meth:`Backbone.save_pretrained` writes them to ``config.json``.
+    :class:`MultiScaleCPVT` has no ``out_type``. A backbone keeps each constructor argument as an
+    attribute of the same name. :meth:`Backbone.save_pretrained` writes them to ``config.json``.
 
     Args:
-        depths: Number of blocks of each stage. A column has one stage.
+        depths: Number of blocks in each stage. A plain ViT has one stage.
         with_cls_token: Add a class token.
         in_channels: Channels of an image.
         out_type: ``'featmap'`` returns maps (B, C, H', W'). ``'cls_token'`` and ``'avg_featmap'``
             (the mean over the patch tokens) return vectors (B, C). ``'cls_and_avg'`` returns both
-            in one vector (B, 2C), as DINOv2's linear classifiers take it. ``'raw'`` returns tokens
-            (B, [P +] N, C), the P class, distillation and register tokens first.
-            ``'with_cls_token'`` returns pairs of a map and the class token (B, C), as mmseg's
-            ``DPTHead`` takes them. With a distillation token ``'cls_token'`` returns a pair of
-            vectors, as mmpretrain's DeiT heads take it.
+            in one vector (B, 2C), for DINOv2's linear classifiers. ``'raw'`` returns tokens
+            (B, [P +] N, C), starting with the P class, distillation and register tokens.
+            ``'with_cls_token'`` returns pairs of a map and the class token (B, C), for mmseg's
+            ``DPTHead``. With a distillation token, ``'cls_token'`` returns a pair of vectors, for
+            mmpretrain's DeiT heads.
         qkv_bias: Give queries, keys and values a bias.
         drop_rate: Dropout after the embeddings, after attention and in the MLPs.
         attn_drop_rate: Dropout on attention weights.
         drop_path_rate: Stochastic depth of the last block. The rate grows linearly from 0 at the
-            first block. It is fixed when the model is built, so a later change of the attribute has
-            no effect: pass it to :meth:`Backbone.from_pretrained`.
-        norm_eps: Epsilon of the LayerNorms in the blocks and of the final one.
+            first block. It is fixed when the model is built, so setting the attribute later has no
+            effect; :meth:`Backbone.from_pretrained` takes it as an argument.
+        norm_eps: Epsilon of the LayerNorms in the blocks and of the final norm.
         frozen_stages: Number of blocks (:class:`CPVT`, :class:`MultiScaleCPVT`) or stages
-            (:class:`PyramidCPVT`) to freeze, from the first, with their PEGs: they are not trained.
-            0 freezes what is before the first block, and -1 nothing. If all are frozen, the final
-            norm is too.
+            (:class:`PyramidCPVT`) to freeze, counted from the first, with their PEGs. 0 freezes
+            only what precedes the first block, and -1 nothing. The final norm is frozen if all are.
         with_cp: Activation checkpointing: recompute each block in the backward pass instead of
             storing its activations.
         init_cfg: Pretrained weights: a file, a name, or ``dict(type='Pretrained',
-            checkpoint=...)``. Or another initialisation of mmengine. **Weights stay random until
-            ``init_weights()``**, which the Runner calls. Without a Runner use
+            checkpoint=...)``. Other initialisations of mmengine are accepted too. **Weights stay
+            random until ``init_weights()``**, which the Runner calls. Without a Runner, use
             :meth:`Backbone.from_pretrained`.
+
+    Raises:
+        ValueError: An argument is not accepted.
     """
 
     out_channels: tuple[int, ...]
-    """Channels of each output, in the order of ``out_indices``. A neck takes them as
-    ``in_channels``.
-    """
+    """Channels of each output, in the order of ``out_indices``; ``in_channels`` of a neck."""
     out_strides: tuple[int, ...]
     """Stride of each output map in pixels, in the order of ``out_indices``."""
     norm: nn.Module
     init_cfg: Any
-    _taps: tuple[int, ...]  # blocks of a column, stages of a pyramid, whose output is used
+    _taps: tuple[int, ...]  # blocks of a plain ViT, or stages, whose output is used
 
     def __init__(
         self,
@@ -148,7 +146,7 @@ class Backbone(PretrainedModel):
         super().__init__(init_cfg=init_cfg)
         self.depths = tuple(depths)
         self.num_layers = sum(depths) + 2
-        # Blocks of a column, stages of a pyramid.
+        # Number of blocks of a plain ViT, or of stages.
         self.num_freezable = depths[0] if len(depths) == 1 else len(depths)
         checks.check_bool(with_cls_token=with_cls_token, qkv_bias=qkv_bias, with_cp=with_cp)
         checks.check_probability(
@@ -188,7 +186,7 @@ class Backbone(PretrainedModel):
         num_heads: int,
         **options: Any,
     ) -> Block:
-        """Block ``index`` of the trunk, counted over all stages, with the trunk's dropout.
+        """Build block ``index``, counted over all stages, with the trunk's dropout.
 
         ``options`` are further arguments of the block.
         """
@@ -213,7 +211,7 @@ class Backbone(PretrainedModel):
                 fault = f'got {name!r}, an attribute of {type(self).__name__}'
                 raise InputError(f'{type(encoding).__name__}.attribute must be a new name, {fault}')
             self.add_module(name, encoding)
-        # With few tokens, the time is that of Python's calls.
+        # With few tokens, Python calls take most of the time.
         self._acting = {
             (method, stage, block): tuple(
                 name for name, e in encodings.items() if e.acts(method, stage, block)
@@ -229,7 +227,7 @@ class Backbone(PretrainedModel):
             self._register_load_state_dict_pre_hook(adapt_tables, with_module=True)
 
     def _later_names(self) -> set[str]:
-        """Attributes that the class says it has, or takes, and that may be set later."""
+        """Attributes that the class declares, or takes as arguments, and may set later."""
         names = set(inspect.signature(type(self)).parameters)
         for cls in type(self).__mro__:
             names |= inspect.get_annotations(cls).keys()
@@ -243,7 +241,7 @@ class Backbone(PretrainedModel):
 
     @property
     def position_encodings(self) -> list[PositionEncoding]:
-        """The position encodings, in the order they act."""
+        """Position encodings in the order in which they are applied."""
         return [getattr(self, name) for name in self._position_names]
 
     def _before_stage(
@@ -270,9 +268,7 @@ class Backbone(PretrainedModel):
     def _rotations(
         self, stage: int, grid: Grid, num_prefix: int, device: torch.device
     ) -> Rotations:
-        """The encodings that rotate queries and keys, each with what it prepared for the blocks of
-        a stage.
-        """
+        """List the encodings that rotate queries and keys, with what each prepared for a stage."""
         return [
             (e, e.prepare(stage, grid, num_prefix, device))
             for e in self.position_encodings
@@ -303,11 +299,10 @@ class Backbone(PretrainedModel):
         rotations: Rotations,
         limit: Tensor | None = None,
     ) -> tuple[Tensor, Grid]:
-        """Run a block of a stage with the encodings before (``query_key``), in (bias, rotation) and
-        after it.
+        """Run a block with the encodings before (``query_key``), in (bias, rotation) and after it.
 
-        ``x`` is (B, P + H * W, C), with ``num_prefix`` = P prefix tokens in front. ``limit`` is
-        that of :meth:`Block.forward`.
+        ``x`` is (B, P + H * W, C), where P is ``num_prefix``. :meth:`Block.forward` explains
+        ``limit``.
         """
         qk = None
         if acting := self._acting['query_key', stage, index]:
@@ -340,31 +335,31 @@ class Backbone(PretrainedModel):
     def forward(
         self, images: Tensor, valid_sizes: Sequence[tuple[int, int]] | Tensor | None = None
     ) -> tuple[Any, ...]:
-        """Features of a batch, one output per entry of ``out_indices``.
+        """Compute the features of a batch.
 
         Args:
             images: (B, in_channels, H, W), normalised, any H, W >= 1.
-            valid_sizes: (height, width) in pixels of each image before it was padded, on the right
-                and at the bottom, to the size of the batch; a list, or integers (B, 2). Images of
-                one size are then computed together, without the padding, so that neither padding
-                nor neighbours change an image's features. Default: the sizes that a data
-                preprocessor announced for this batch
+            valid_sizes: (height, width) in pixels of each image before it was padded on the right
+                and at the bottom to the size of the batch; a list, or integers (B, 2). Images of
+                the same size are then computed together without their padding, so that neither
+                padding nor other images change the features of an image. Default: the sizes that a
+                data preprocessor announced for this batch
                 (:func:`cpvt_backbones.backbones.announce_sizes`), because detectors and segmentors
-                pass nothing but the batch to the backbone.
+                pass only the batch to the backbone.
 
         Returns:
             One output per entry of ``out_indices``, of the kind that ``out_type`` names. Maps
             (``'featmap'``) are (B, C, ceil(H / stride), ceil(W / stride)), and zero outside an
-            image's valid size. A PEG with ``padding='none'`` makes a map smaller. ``'cls_token'``
+            image's valid size. A PEG with ``padding='none'`` makes maps smaller. ``'cls_token'``
             and ``'avg_featmap'`` are (B, C), ``'cls_and_avg'`` is (B, 2C), and ``'raw'`` is
-            (B, [P +] N, C). ``'with_cls_token'`` is a map and a (B, C).
+            (B, [P +] N, C). ``'with_cls_token'`` is a pair of a map and (B, C).
 
         Raises:
-            TypeError: ``images`` is not a floating point tensor, or is float64 and the weights are
-                not.
-            ValueError: ``images`` has another shape. ``valid_sizes`` does not fit the batch, or an
-                image is padded and ``out_type`` is ``'raw'``. Sizes were announced for a padded
-                batch that no backbone has had, and ``images`` is another one, such as a part of it.
+            TypeError: ``images`` is not a floating point tensor, or it is float64 and the weights
+                are not.
+            ValueError: ``images`` has another shape, ``valid_sizes`` does not fit the batch, or an
+                image is padded and ``out_type`` is ``'raw'``. Or sizes were announced for a padded
+                batch that no backbone got, and ``images`` is not that batch but, say, a part of it.
 
         Examples:
             Two images in one padded batch. The first has the features that it has alone:
@@ -392,7 +387,7 @@ class Backbone(PretrainedModel):
             has_maps = self.out_type in ('featmap', 'with_cls_token')
             strides = self.out_strides if has_maps else None
             outputs = features_of_sizes(self._features, images, sizes, strides)
-        # mmcv's compiled operators (RoIAlign) take every map for contiguous; a neck's maps have the
+        # mmcv's compiled operators (RoIAlign) assume contiguous maps; a neck's maps have the
         # strides of these.
         if self.out_type == 'featmap':
             outputs = tuple(output.contiguous() for output in outputs)
@@ -402,7 +397,7 @@ class Backbone(PretrainedModel):
 
     @staticmethod
     def _sizes_in_batch(images: Tensor, valid_sizes: Any = None) -> list[Grid]:
-        """(height, width) of each image before it was padded. Empty if all fill the batch."""
+        """(height, width) of each image before padding; empty if no image is padded."""
         if valid_sizes is None:
             valid_sizes = announced_sizes(images)
         if valid_sizes is None:
@@ -411,7 +406,7 @@ class Backbone(PretrainedModel):
         return [] if set(sizes) == {tuple(images.shape[2:])} else sizes
 
     def _features(self, images: Tensor) -> tuple[Any, ...]:
-        """Features of images that fill the batch, of all ``out_indices``."""
+        """Compute all outputs for images without padding."""
         outputs = self._run_trunk(images, self._taps)
         last = self.num_freezable - 1
         formatted = {
@@ -420,15 +415,15 @@ class Backbone(PretrainedModel):
         return tuple(formatted[index] for index in self._taps)
 
     def _run_trunk(self, images: Tensor, taps: Collection[int]) -> dict[int, StageTokens]:
-        """Tokens after the blocks of a column, or the stages of a pyramid, in ``taps``.
+        """Return tokens after the blocks (of a plain ViT) or stages in ``taps``.
 
-        Nothing after the last of them runs.
+        Nothing runs after the last of them.
         """
         raise NotImplementedError
 
     def _check_images(self, images: Any) -> None:
         if is_tracing():
-            # Comparing sizes would give a warning of the tracer.
+            # The tracer warns of compared sizes.
             if torch.onnx.is_in_onnx_export():
                 raise RuntimeError(
                     'torch.onnx.export(dynamo=False) fixes sizes in the file: cpvt export '
@@ -457,14 +452,14 @@ class Backbone(PretrainedModel):
         """(B, P, C) class, distillation and register tokens, or ``None`` if the model has none."""
         parameters = (self.cls_token, self.dist_token, self.reg_token)
         tokens: list[Tensor] = [token for token in parameters if token is not None]
-        # `cat` copies a single one, too: under `no_grad` a view of a parameter still requires
+        # `cat` also copies a single tensor: under `no_grad` a view of a parameter still requires
         # gradients, which breaks torch's FLOP counter.
         return torch.cat(tokens, dim=1).expand(batch, -1, -1) if tokens else None
 
     def _format(
         self, tokens: Tensor, prefix_tokens: Tensor | None, grid: Grid, *, last: bool
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Tokens after a block to an output of ``out_type``.
+        """Convert tokens after a block to an output of ``out_type``.
 
         Only what is returned is normalised.
         """
@@ -492,11 +487,11 @@ class Backbone(PretrainedModel):
         return tokens_to_map(tokens, grid)  # (B, C, H, W)
 
     def init_weights(self) -> None:
-        """Initialise the weights as ``init_cfg`` says. The Runner calls this before training.
+        """Initialise the weights by ``init_cfg``; the Runner calls this before training.
 
-        :func:`cpvt_backbones.checkpoints.load_checkpoint` loads pretrained weights, after all other
-        initialisers. It takes the other keys of the entry with ``type='Pretrained'`` as arguments.
-        No file is read before this call.
+        :func:`cpvt_backbones.checkpoints.load_checkpoint` loads pretrained weights after all other
+        initialisers. Its arguments are the other keys of the entry with ``type='Pretrained'``. No
+        file is read before this call.
         """
         init_cfg = self.init_cfg
         entries = checks.list_of_dicts('init_cfg', init_cfg)
@@ -511,9 +506,9 @@ class Backbone(PretrainedModel):
     def fuse(self) -> 'Backbone':
         """Return a copy for inference, with the current weights and in evaluation mode.
 
-        The copy cannot be trained. Every PEG's identity is folded into its convolution. Sums and
-        GELU overwrite tensors that are not needed again, so a hook that keeps the output of a
-        submodule may find it changed. Outputs agree to 1e-5 in fp32. Fused weights have other names
+        The copy cannot be trained. The residual of each PEG is folded into its convolution. Sums
+        and GELU overwrite tensors that are not needed again, so a hook that keeps a submodule's
+        output may find it changed. Outputs agree to 1e-5 in fp32. Fused weights have other names
         and do not load into an unfused model, so load weights before fusing.
 
         Examples:
@@ -532,9 +527,9 @@ class Backbone(PretrainedModel):
         return fused
 
     def _layer_id(self, name: str) -> tuple[int, int] | None:
-        """(stage, block) of a parameter or module, block -1 before the first.
+        """Return (stage, block) of a parameter or module; block -1 precedes the first.
 
-        It is ``None`` outside the stages. Of a position encoding it is asked for parameters alone.
+        ``None`` means outside the stages. For a position encoding, ``name`` must be a parameter's.
         """
         part, _, rest = name.partition('.')
         if part in self._position_names and rest:
@@ -542,9 +537,9 @@ class Backbone(PretrainedModel):
         return None
 
     def _freeze_level(self, name: str) -> float:
-        """The smallest ``frozen_stages`` that freezes this parameter or module.
+        """Return the smallest ``frozen_stages`` that freezes a parameter or module.
 
-        It is infinite if none does.
+        It is infinite if no value does.
         """
         layer_id = self._layer_id(name)
         if layer_id is None:
@@ -557,7 +552,7 @@ class Backbone(PretrainedModel):
     def _freeze_stages(self) -> None:
         """Freeze by ``frozen_stages``, at the end of the constructor.
 
-        What is added to a frozen block later, such as an adapter, is trained.
+        Modules added to a frozen block later, such as adapters, are trained.
         """
         levels = {name: self._freeze_level(name) for name, _ in self.named_parameters()}
         for name, _ in self.named_modules():
@@ -570,9 +565,9 @@ class Backbone(PretrainedModel):
 
     @staticmethod
     def _level_inside(name: str, levels: Mapping[str, float]) -> float:
-        """The level at which all parameters of a module of a position encoding are frozen.
+        """Return the level that freezes all parameters of a module in a position encoding.
 
-        A module without parameters has that of the module around it.
+        A module without parameters has the level of its parent.
         """
         while name:
             found = [level for key, level in levels.items() if key.startswith(f'{name}.')]
@@ -590,29 +585,28 @@ class Backbone(PretrainedModel):
                 module.training = False
 
     def train(self, mode: bool = True) -> 'Backbone':
-        """Set training or evaluation mode. Frozen stages stay in evaluation mode.
+        """Set training or evaluation mode; frozen stages stay in evaluation mode.
 
-        What is added to a frozen stage later, such as an adapter, still trains.
+        Modules added to a frozen stage later, such as adapters, still follow ``mode``.
         """
         super().train(mode)
         self._freeze()
         return self
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """Depth of a parameter for layer-wise learning rates, and the number of depths, as
-        mmpretrain counts them.
+        """Return the depth of a parameter for layer-wise learning rates, as mmpretrain counts it.
 
-        What is before the first block has depth 0. Block i and the PEG after it have depth i + 1.
-        Blocks are counted from 0 over all stages. The patch embedding of a later stage has the
-        depth of the first block of its stage. The final norm, the pyramid and everything outside
+        Parameters before the first block have depth 0. Block i and the PEG after it have depth
+        i + 1; blocks are counted from 0 over all stages. The patch embedding of a later stage has
+        the depth of that stage's first block. The final norm, the pyramid and everything outside
         this backbone have the last depth.
 
         Args:
             param_name: Name of the parameter in the whole model.
-            prefix: Start of the names of the backbone's parameters there, e.g. ``'backbone.'``.
+            prefix: Prefix of the backbone's parameters there, such as ``'backbone.'``.
 
         Returns:
-            The depth, and the number of depths: that of the blocks plus 2.
+            The depth, and the number of depths, which is the number of blocks plus 2.
 
         Examples:
             The first block of the second of four stages, which have two blocks each:
@@ -634,10 +628,9 @@ class Backbone(PretrainedModel):
         return sum(self.depths[:stage]) + max(block, 0 if stage else -1) + 1, self.num_layers
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that weight decay must spare: class, distillation and register
-        tokens, and position encodings.
+        """List parameters without weight decay: extra tokens and position encodings.
 
-        Norms and biases are left to the optimizer's own rules (``norm_decay_mult``,
+        Norms and biases follow the optimizer's own rules (``norm_decay_mult``,
         ``bias_decay_mult``).
         """
         spared = ('cls_token', 'dist_token', 'reg_token', *self._position_names)

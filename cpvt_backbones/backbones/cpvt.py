@@ -1,6 +1,4 @@
-"""CPVT, the columnar model: DeiT's trunk with PEG in place of the position table (arXiv
-2102.10882).
-"""
+"""CPVT, a plain ViT: DeiT's trunk with PEG instead of a position embedding (arXiv 2102.10882)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -40,11 +38,11 @@ from .queries import Prediction, Queries
 
 @MODELS.register_module()
 class CPVT(Backbone):
-    """Vision transformer for any image size, with PEG as position encoding by default.
+    """Vision transformer for images of any size, with PEG as its default position encoding.
 
-    Keys of the state dict are those of timm's DeiT and ViT, so that their weights load; the i-th
-    PEG is ``pos_block.<i>.proj.0``. Blocks that no output needs are not built, so that every
-    parameter is trained.
+    The state dict has the keys of timm's DeiT and ViT, so that their weights load. The i-th PEG is
+    ``pos_block.<i>.proj.0``. Blocks that no output needs are not built, so that every parameter is
+    trained.
 
     | ``arch`` | ``embed_dims`` | ``depth`` | ``num_heads`` | parameters, M |
     | --- | --- | --- | --- | --- |
@@ -58,20 +56,20 @@ class CPVT(Backbone):
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
     | -1 | nothing |
-    | 0 | patch embedding, class and other extra tokens, position table, norm before the blocks |
-    | n in [1, depth) | patch embedding, tokens, table, blocks 0 to n - 1 and the PEGs after them |
+    | 0 | patch embedding, extra tokens, position embedding, norm before the blocks |
+    | n in [1, depth) | the same, with blocks 0 to n - 1 and the PEGs after them |
     | depth (12) | all blocks and PEGs, and the final norm: the whole model |
 
     Args:
-        arch: ``'tiny'``, ``'small'`` or ``'base'``, as in the table. Or a dict:
+        arch: ``'tiny'``, ``'small'`` or ``'base'``, as in the table, or a dict such as
             ``dict(embed_dims=256, depth=6, num_heads=4, mlp_ratio=4)``.
-        img_size: Size in pixels that a position table is made for: a side, ``224``, or (height,
+        img_size: Image size of a learned position embedding in pixels: a side, ``224``, or (height,
             width), ``(480, 640)``. The model takes images of any size.
         patch_size: Side of a patch in pixels, which is the stride of the map.
         out_indices: Blocks whose output is returned: one, ``-1``, or several, ``(5, 11)``.
             Integers in [-depth, depth - 1]: 0 is the first block, and -1 the last.
-        position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
-            list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
+        position: Position encoding: ``None``, a dict with its ``type`` and arguments, or a list of
+            such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
             (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'Relative'``
             (:class:`Relative`), ``'DecomposedRelative'`` (:class:`DecomposedRelative`),
             ``'RelativeBias'`` (:class:`RelativeBias`), ``'RoPE'`` (:class:`RoPE`).
@@ -81,21 +79,21 @@ class CPVT(Backbone):
             section 4).
         num_registers: Number of register tokens beside the class token (arXiv 2309.16588; DINOv3:
             4).
-        window_size: Side in tokens of the windows that attention is limited to. ``None`` is global
-            attention in all blocks.
+        window_size: Side of the attention windows in tokens. ``None`` means global attention in all
+            blocks.
         global_blocks: With windows, the blocks with global attention: integers in
             [-depth, depth - 1]. ViTDet's choice for 12 blocks is
             ``window_size=14, global_blocks=(2, 5, 8, 11)``.
         mask_window_padding: With windows, leave the padding of the last row and column of windows
             out of attention. ViTDet and SAM do not, so set ``False`` for their weights.
-        layer_scale_init: Initial value of the layer scale, a learned factor a channel after
+        layer_scale_init: Initial value of the layer scale, a learned factor per channel after
             attention and MLP (arXiv 2103.17239). ``None`` adds no layer scale.
         activation: Activation of the MLPs: ``'gelu'``, ``'gelu_tanh'`` (SigLIP), ``'quick_gelu'``
             (CLIP) or ``'swiglu'`` (see :class:`MLP`).
-        pre_norm: Normalise the tokens before the first block, after the position table (CLIP).
+        pre_norm: Normalise the tokens after the position embedding, before the first block (CLIP).
         final_norm: Normalise the last block's output.
-        frozen_stages: Number of blocks to freeze, from the first: 2 freezes blocks 0 and 1. 0
-            freezes the patch embedding, and -1 nothing. Integer in [-1, depth], a row of the table.
+        frozen_stages: Number of blocks to freeze, counted from the first: 2 freezes blocks 0 and 1.
+            An integer in [-1, depth]; the table lists what each value freezes.
 
     The other arguments are those of :class:`Backbone`.
 
@@ -252,7 +250,7 @@ class CPVT(Backbone):
         self._freeze_stages()
 
     def _attention(self, *, windowed: bool) -> Callable[..., nn.Module]:
-        """Attention of a block. ``windowed`` is ``True`` if it is none of ``global_blocks``."""
+        """Build the attention of a block; ``windowed`` is ``False`` for ``global_blocks``."""
         if self.window_size is None or not windowed:
             return Attention
         return partial(
@@ -267,17 +265,17 @@ class CPVT(Backbone):
         valid_sizes: Sequence[tuple[int, int]] | Tensor | None = None,
         queries: Queries | None = None,
     ) -> tuple[Any, ...]:
-        """Features of a batch, or what queries among the tokens of the last blocks predict.
+        """Compute features, or predictions of queries that join the tokens of the last blocks.
 
         Args:
             images: (B, in_channels, H, W), normalised, any H, W >= 1.
-            valid_sizes: Size of each image before it was padded, see :meth:`Backbone.forward`.
-            queries: Further tokens for the last blocks, and what to predict from them.
+            valid_sizes: Size of each image before padding; see :meth:`Backbone.forward`.
+            queries: Further tokens for the last blocks, and how to predict from them.
 
         Returns:
-            Without ``queries``, those of :meth:`Backbone.forward`. With them, pairs of a map
-            (B, Q, ceil(H / stride), ceil(W / stride)) and vectors (B, Q, K): with
-            ``queries.limit`` one before each of the last blocks, and always one after the last.
+            Without ``queries``, the outputs of :meth:`Backbone.forward`. With ``queries``, pairs of
+            a map (B, Q, ceil(H / stride), ceil(W / stride)) and vectors (B, Q, K): one pair after
+            the last block and, with ``queries.limit``, one before each of the last blocks.
 
         Raises:
             TypeError: ``images`` or ``queries.tokens`` is not a floating point tensor.
@@ -310,9 +308,9 @@ class CPVT(Backbone):
         return features_of_sizes(predictions, images, sizes, strides, queries.padding_value)
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Grid]:
-        """Tokens (B, P + N, C) before the first block, and the grid of the last N."""
+        """Return tokens (B, P + N, C) before the first block, and the grid of the last N."""
         tokens, grid = self.patch_embed(images)  # (B, N, C)
-        # Under autocast the residual stream is fp32, with a class token or without.
+        # Under autocast, the residual stream is fp32 with or without a class token.
         tokens = tokens.to(images.dtype)
         prefix_tokens = self._prefix_tokens(images.shape[0])
         tokens, prefix_tokens, grid = self._before_stage(0, tokens, prefix_tokens, grid)
@@ -329,7 +327,7 @@ class CPVT(Backbone):
         return outputs
 
     def _run_queries(self, images: Tensor, queries: Queries) -> tuple[Prediction, ...]:
-        """Predictions of queries, for images that fill the batch."""
+        """Compute predictions of queries for images without padding."""
         x, grid = self._embed(images)
         num_prefix, count = self._num_prefix, len(queries.tokens)
         joined = self._rotations_with_queries(grid, count, x.device)
@@ -349,7 +347,7 @@ class CPVT(Backbone):
         return *predictions, (crop_map(maps, size, queries.stride), vectors)
 
     def _predict(self, queries: Queries, x: Tensor, num_prefix: int, grid: Grid) -> Prediction:
-        """What queries predict from the tokens (B, Q + P + N, C) between two blocks."""
+        """Predict from the tokens (B, Q + P + N, C) between two blocks."""
         x = self.norm(x)
         features = tokens_to_map(x[:, num_prefix:], grid)
         return queries.predict(x[:, : len(queries.tokens)], features)
@@ -357,7 +355,7 @@ class CPVT(Backbone):
     def _rotations_with_queries(
         self, grid: Grid, count: int, device: torch.device
     ) -> tuple[Rotations, Rotations]:
-        """Rotations of the first blocks, and of the last ones, which have ``count`` more tokens."""
+        """Prepare rotations for the first blocks and for the last, which have ``count`` queries."""
         if not any(encoding.has_rotation for encoding in self.position_encodings):
             return [], []
         devices = [device] if device.type == 'cuda' else []

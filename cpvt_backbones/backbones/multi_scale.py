@@ -1,6 +1,4 @@
-"""MultiScaleCPVT: a column with feature maps of strides 4, 8, 16 and 32, for necks and heads that
-take a pyramid.
-"""
+"""MultiScaleCPVT: a plain ViT with feature maps of strides 4, 8, 16 and 32."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +24,7 @@ STRIDES = (4, 8, 16, 32)
 class LayerNorm2d(nn.LayerNorm):
     """LayerNorm over the channels of a (B, C, H, W) map.
 
-    It does not depend on the batch, unlike BatchNorm. Heads take it by
+    Unlike BatchNorm, it does not depend on the batch. Heads use it with
     ``norm_cfg=dict(type='LayerNorm2d')``.
     """
 
@@ -38,9 +36,7 @@ class LayerNorm2d(nn.LayerNorm):
 
 
 class CeilMaxPool(nn.MaxPool2d):
-    """Max pooling that rounds sizes up, as ``ceil_mode`` does, but without a new compilation for
-    each rounding.
-    """
+    """Max pooling that rounds sizes up like ``ceil_mode``, without a compilation per rounding."""
 
     def forward(self, feature_map: Tensor) -> Tensor:
         """Pool a map (B, C, H, W) to (B, C, ceil(H / p), ceil(W / p))."""
@@ -48,11 +44,17 @@ class CeilMaxPool(nn.MaxPool2d):
 
 
 def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
-    """A module that changes a map's stride by ``factor`` (a power of two), and its output width.
+    """Build a module that multiplies a map's stride by ``factor``, a power of two.
 
-    A factor below 1 gives transposed convolutions of stride 2, with norm and GELU between them.
-    Each halves the width if ``halve``. A factor above 1 gives max pooling that rounds sizes up, and
-    1 the identity.
+    A factor below 1 gives transposed convolutions of stride 2 with norm and GELU between them; each
+    halves the width if ``halve``. A factor above 1 gives max pooling that rounds sizes up. Factor 1
+    gives the identity.
+
+    Returns:
+        The module and its output width.
+
+    Raises:
+        ValueError: The factor is not a power of two, or the width cannot be halved.
     """
     if factor >= 1:
         pool = int(factor)
@@ -75,12 +77,11 @@ def resample(dim: int, *, factor: float, halve: bool) -> tuple[nn.Module, int]:
 
 @MODELS.register_module()
 class MultiScaleCPVT(CPVT):
-    """A :class:`CPVT` that returns feature maps of stride 4, 8, 16 and 32, for detectors and
-    segmentors.
+    """A :class:`CPVT` with feature maps of stride 4, 8, 16 and 32, for detectors and segmentors.
 
-    Parameters of its trunk have the names that they have in :class:`CPVT`, so that pretrained
-    weights of a column load. New parameters are under ``pyramid.``. All outputs are maps, so there
-    is no ``out_type``.
+    Parameters of the trunk have the same names as in :class:`CPVT`, so that pretrained weights of a
+    plain ViT load. New parameters are under ``pyramid.``. All outputs are maps, so there is no
+    ``out_type``.
 
     | ``arch`` | ``embed_dims`` | ``depth`` | ``num_heads`` | parameters, M |
     | --- | --- | --- | --- | --- |
@@ -100,30 +101,30 @@ class MultiScaleCPVT(CPVT):
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
     | -1 | nothing |
-    | 0 | patch embedding, class and register tokens, position table, norm before the blocks |
-    | n in [1, depth) | patch embedding, tokens, table, blocks 0 to n - 1 and the PEGs after them |
+    | 0 | patch embedding, extra tokens, position embedding, norm before the blocks |
+    | n in [1, depth) | the same, with blocks 0 to n - 1 and the PEGs after them |
     | depth (12) | the whole trunk; ``pyramid`` is trained |
 
     Args:
-        arch: ``'tiny'``, ``'small'`` or ``'base'``, as in the table. Or a dict:
+        arch: ``'tiny'``, ``'small'`` or ``'base'``, as in the table, or a dict such as
             ``dict(embed_dims=256, depth=6, num_heads=4, mlp_ratio=4)``.
-        source: ``'last'`` makes every level from the last block, and halves the channels at each
+        source: ``'last'`` makes all levels from the last block and halves the channels at each
             upsampling by 2 (ViTDet, arXiv 2203.16527, section 3). ``'taps'`` makes each level from
             another block, with all channels (BEiT and XCiT, arXiv 2106.09681, section 4).
-        taps: With ``source='taps'``, the blocks of strides 4, 8, 16 and 32, in ascending order.
-            Of 12 blocks, ``None`` takes ``(2, 5, 8, 11)``, the last block of each quarter.
+        taps: With ``source='taps'``, the blocks for strides 4, 8, 16 and 32, in ascending order.
+            ``None`` takes the last block of each quarter: ``(2, 5, 8, 11)`` for 12 blocks.
         out_indices: Levels that are returned: one, ``1``, or several, ``(1, 2, 3)``. Integers in
             [-4, 3], as in the table.
         patch_size: Side of a patch: 4, 8, 16 or 32 pixels.
-        position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
-            list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
+        position: Position encoding: ``None``, a dict with its ``type`` and arguments, or a list of
+            such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
             (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'Relative'``
             (:class:`Relative`), ``'DecomposedRelative'`` (:class:`DecomposedRelative`),
             ``'RelativeBias'`` (:class:`RelativeBias`), ``'RoPE'`` (:class:`RoPE`).
             Default: one PEG after each of blocks 0 to 4, or of all blocks if there are fewer.
-        with_cls_token: Add a class token. It takes part in attention, but no output shows it.
-        frozen_stages: Number of blocks to freeze, from the first: 2 freezes blocks 0 and 1. 0
-            freezes the patch embedding, and -1 nothing. Integer in [-1, depth], a row of the table.
+        with_cls_token: Add a class token, which takes part in attention but is not returned.
+        frozen_stages: Number of blocks to freeze, counted from the first: 2 freezes blocks 0 and 1.
+            An integer in [-1, depth]; the table lists what each value freezes.
 
     The other arguments are those of :class:`CPVT`.
 

@@ -1,4 +1,4 @@
-"""Features of images that were padded to the size of their batch, computed without the padding."""
+"""Features of padded images, computed without the padding."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from cpvt_backbones.layers.tokens import Grid, ceil_div, group_by_shape
 def resolve_valid_sizes(
     valid_sizes: Any, batch: int, height: int, width: int
 ) -> list[tuple[int, int]]:
-    """A (height, width) in pixels per image of a batch, none larger than ``height`` x ``width``."""
+    """Convert to one (height, width) in pixels per image, at most ``height`` x ``width``."""
     accepted = f'valid_sizes must be a (height, width) in pixels for each of {batch} images'
     given = _plain(valid_sizes)
     if not is_sequence(given) or len(given) != batch:
@@ -37,7 +37,7 @@ def resolve_valid_sizes(
 
 
 def _plain(value: Any) -> Any:
-    """A tensor or an array as lists and numbers."""
+    """Convert a tensor or an array to lists and numbers."""
     return value.tolist() if hasattr(value, 'tolist') else value
 
 
@@ -48,10 +48,15 @@ def features_of_sizes(
     strides: Sequence[int] | None,
     padding_value: float = 0.0,
 ) -> tuple[Any, ...]:
-    """Features of padded images. Images of one size are computed together.
+    """Compute features of padded images; images of the same size are computed together.
 
-    ``strides`` are those of outputs that are maps, or pairs of a map and a vector. It is ``None``
-    for vectors. Maps are padded with ``padding_value``.
+    Args:
+        features: Function of images without padding that returns the outputs.
+        images: (B, C, H, W).
+        sizes: (height, width) in px of each image.
+        strides: Stride of each output that is a map, or a pair of a map and a vector; ``None`` for
+            vectors.
+        padding_value: Value of maps outside an image's size.
     """
     groups = group_by_shape(sizes)
     order = [image for group in groups for image in group]
@@ -71,11 +76,11 @@ def features_of_sizes(
     return merged
 
 
-# Not inside the function above: a closure that calls itself would hold the images.
+# Not a nested function, because a closure that calls itself would keep the images alive.
 
 
 def _pad(output: Any, stride: int, size: Grid, whole: Grid, value: float) -> Any:
-    """The map of images of ``size`` px, or a pair of it and a vector, for ``whole`` px."""
+    """Pad a map of images of ``size`` px, or the map of a pair, to images of ``whole`` px."""
     if isinstance(output, tuple):
         feature_map, token = output
         return _pad(feature_map, stride, size, whole, value), token

@@ -1,4 +1,4 @@
-"""Pretrained models: by name, in folders, on the Hugging Face hub."""
+"""Pretrained models by name, in folders and on the Hugging Face hub."""
 
 import inspect
 import json
@@ -52,7 +52,7 @@ _HUB_NAME = re.compile(r'(?!.*(--|\.\.|\.git$))\b[\w.-]+\b/\b[\w.-]{1,96}\b', re
 
 
 class CheckpointInit:
-    """mmengine's ``PretrainedInit`` by :func:`load_checkpoint`, with the options of that."""
+    """``PretrainedInit`` that loads by :func:`load_checkpoint` and takes its options."""
 
     def __init__(
         self, checkpoint: str | PathLike[str], map_location: Any = 'cpu', **options: Any
@@ -64,7 +64,7 @@ class CheckpointInit:
     def __call__(self, module: Any) -> None:
         report = load_checkpoint(module, self.checkpoint, **self.options)
         update_init_info(module, f'loaded from {self.checkpoint}')
-        # mmengine goes by the means of the parameters, which may be the same, or those of new PEGs.
+        # mmengine compares the means of parameters, which may be equal, or differ for new PEGs.
         loaded = set(report.loaded)
         for name, parameter in module.named_parameters():
             info = module._params_init_info[parameter]
@@ -75,13 +75,12 @@ class CheckpointInit:
 
 
 class PretrainedModel(BaseModule):
-    """Base of :class:`Backbone`: pretrained weights by name, in folders and on the Hugging Face
-    hub.
+    """Base class of :class:`Backbone` that loads and saves pretrained weights.
 
     Attributes:
         normalisation: Mean and standard deviation of the images that the loaded weights were
-            trained with, see :func:`cpvt_backbones.checkpoints.find_normalisation`; ``None`` if
-            they are not known.
+            trained on; ``None`` if unknown. See
+            :func:`cpvt_backbones.checkpoints.find_normalisation`.
     """
 
     normalisation: Normalisation | None = None
@@ -93,9 +92,9 @@ class PretrainedModel(BaseModule):
         return super().__new__(cls)
 
     def _dump_init_info(self) -> None:
-        """Write mmengine's list, a line for each parameter, to the file of a log only.
+        """Write mmengine's list, one line per parameter, to log files only.
 
-        Of a backbone alone, the report of :func:`load_checkpoint` is on the console.
+        For a backbone alone, the console has the report of :func:`load_checkpoint`.
         """
         handlers = MMLogger.get_current_instance().handlers
         if any(isinstance(handler, FileHandler) for handler in handlers):
@@ -113,7 +112,7 @@ class PretrainedModel(BaseModule):
     ) -> Any:
         """Build a backbone of this class with pretrained weights and the arguments that they need.
 
-        The model is in training mode, as one from the constructor, so call ``eval()`` to predict.
+        The model is in training mode, like one from the constructor; call ``eval()`` to predict.
 
         Args:
             name: One of
@@ -128,23 +127,21 @@ class PretrainedModel(BaseModule):
                 - a folder or repository of transformers: ViT, DeiT, DINOv2, DINOv3, ViTDet, CLIP,
                   SigLIP, SAM;
                 - any other file, address or work directory. The architecture is read from the
-                  weights, and the log says what is assumed.
+                  weights, and the log lists assumed values.
 
-                In a config ``init_cfg`` takes the name, and the arguments are those of the config.
-            prefix: Load the keys under this prefix only; ``None`` finds the prefix. A file of
-                several models needs it, such as ``'teacher'`` for DINO and iBOT.
-            ema: Whether to load the averaged weights that are stored beside the others.
-            table_grid: Grid (height, width) in tokens of the weights' learned table, or one pair
-                for each stage of a pyramid. Needed if the grid is not a square and the file does
-                not say it.
-            arguments: Override those that the weights were trained with, e.g.
+                In a config, ``init_cfg`` takes the name; the config gives the arguments.
+            prefix: Load only keys with this prefix; ``None`` finds the prefix. Files with several
+                models need it, such as ``'teacher'`` for DINO and iBOT.
+            ema: Load the averaged weights that are stored beside the others.
+            table_grid: Grid (height, width) of the weights' position embedding in tokens, or one
+                pair per stage. Needed if the grid is not a square and the file does not contain it.
+            arguments: Override the arguments that the weights were trained with, such as
                 ``out_type='featmap'``.
 
         Raises:
-            ValueError: The name is unknown, the weights are of another class, or ``config.json``
-                has no JSON object or a value that the backbone cannot hold. Or the weights do not
-                determine an argument; pass it.
-            TypeError: ``name`` is no path.
+            ValueError: The name is unknown, the weights belong to another class, ``config.json`` is
+                invalid, or the weights do not determine an argument, which must then be passed.
+            TypeError: ``name`` is not a path.
             FileNotFoundError, CheckpointError: See
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.
 
@@ -192,11 +189,10 @@ class PretrainedModel(BaseModule):
         return model
 
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
-        """Write ``config.json`` (class and arguments) and ``model.safetensors``, for
-        :meth:`from_pretrained`.
+        """Write ``config.json`` (class and arguments) and ``model.safetensors``.
 
-        If mean and deviation of the weights' images are known, ``preprocessor_config.json`` has
-        them, as in a folder of transformers.
+        :meth:`from_pretrained` reads the folder. If mean and standard deviation of the weights'
+        images are known, ``preprocessor_config.json`` holds them, as in transformers.
 
         Examples:
             >>> from cpvt_backbones import CPVT
@@ -225,12 +221,13 @@ class PretrainedModel(BaseModule):
                 stream.write(json.dumps(preprocessor_config(self.normalisation), indent=2).encode())
 
     def _to_save(self) -> tuple[Any, dict[str, Tensor]]:
-        """Class and weights that :meth:`save_pretrained` writes."""
+        """Return the class and weights that :meth:`save_pretrained` writes."""
         return type(self), self.state_dict()
 
     def push_to_hub(self, repository: str, **options: Any) -> None:
-        """Upload what :meth:`save_pretrained` writes to ``'user/repository'``, created with
-        ``options``.
+        """Upload the files of :meth:`save_pretrained` to ``'user/repository'``.
+
+        ``options`` are for creating the repository.
         """
         from huggingface_hub import create_repo, upload_folder
 
@@ -241,7 +238,7 @@ class PretrainedModel(BaseModule):
 
 
 def _full_name(name: str) -> str:
-    """Put ``hf://`` before the name of a repository. Raise FileNotFoundError for a missing path."""
+    """Put ``hf://`` before a repository's name; raise FileNotFoundError for a missing path."""
     if '://' in name or os.path.exists(name) or name in shipped_weights():
         return name
     is_file = name.lower().endswith(_SUFFIXES)
@@ -262,9 +259,9 @@ def _description(
     ema: bool,
     table_grid: Any,
 ) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
-    """Type and arguments of the backbone of a name, and the weights if they have been read.
+    """Find type and arguments of a named backbone, and its weights if these were read.
 
-    They come from a ``config.json`` of this package or of transformers, the name, or the weights.
+    The source is ``config.json`` of this package or of transformers, the name, or the weights.
     """
     built = named_backbone(name, config)
     if built is not None:
@@ -284,9 +281,9 @@ def _description(
 
 
 def _take_grid(read: Architecture, table_grid: Any) -> None:
-    """Set ``img_size`` by the grid of the table, or of its first stage, if one is given.
+    """Set ``img_size`` from the grid of the position embedding (of the first stage), if given.
 
-    Another value than a pair is refused when the table is loaded.
+    Loading the embedding refuses values other than pairs.
     """
     pair = table_grid[0] if table_grid and is_sequence(table_grid[0]) else table_grid
     if is_sequence(pair) and len(pair) == 2 and all(map(is_int, pair)) and min(pair) > 0:
@@ -297,7 +294,7 @@ def _take_grid(read: Architecture, table_grid: Any) -> None:
 
 
 def _complete(name: str, read: Architecture, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Type and arguments that were read; log what is assumed, and refuse what is unclear."""
+    """Return type and arguments; log assumed values, and raise ``ValueError`` for unclear ones."""
     missing = [f'{key}: {text}' for key, text in read.unclear.items() if key not in arguments]
     if missing:
         raise InputError(

@@ -1,6 +1,4 @@
-"""PyramidCPVT: PVT with a PEG in every stage (Twins-PCPVT and Twins-SVT, arXiv 2104.13840,
-section 3).
-"""
+"""PyramidCPVT, a hierarchical ViT: PVT with a PEG in every stage, Twins-SVT and PVTv2."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -40,11 +38,12 @@ PATCH_SIZES = (4, 2, 2, 2)
 
 @MODELS.register_module()
 class PyramidCPVT(Backbone):
-    """Pyramid vision transformer for any image size: feature maps of stride 4, 8, 16 and 32.
+    """Hierarchical vision transformer for images of any size, with strides 4, 8, 16 and 32.
 
-    Keys of the state dict are those of the authors and of timm's ``twins_*``. Stages that no
-    output needs are not built, so that every parameter is trained. So a state dict of
-    ``out_indices=(0, 1)`` has no keys of stages 2 and 3.
+    It is PVT with a PEG in every stage (Twins-PCPVT and Twins-SVT, arXiv 2104.13840, section 3).
+    The state dict has the keys of the authors and of timm's ``twins_*``. Stages that no output
+    needs are not built, so that every parameter is trained. With ``out_indices=(0, 1)``, it has no
+    keys of stages 2 and 3.
 
     | ``arch`` | ``depths`` | parameters, M |
     | --- | --- | --- |
@@ -62,7 +61,7 @@ class PyramidCPVT(Backbone):
     | pvtv2_b4 | 3, 8, 27, 3 | 62.1 |
     | pvtv2_b5 | 3, 6, 40, 3 | 81.5 |
 
-    Parameters are those of the default arguments, without a head. The stages have these numbers;
+    Parameters are those of the default arguments, without a head. The stages have these values;
     ``embed_dims`` are the channels of the maps:
 
     | ``out_indices`` | 0 | 1 | 2 | 3 |
@@ -79,48 +78,48 @@ class PyramidCPVT(Backbone):
 
     Twins-SVT (``svt_*``) has heads of 32 channels and ``mlp_ratios`` of 4. Blocks 0, 2, 4, ... of
     a stage attend within windows of 7 x 7 tokens. Blocks 1, 3, 5, ... attend to the whole map, with
-    keys reduced by ``sr_ratios``. PVTv2 (``pvtv2_*``) has patches that overlap and a convolution in
-    the MLPs. Its heads and ``mlp_ratios`` are those of tiny to large, but the ``mlp_ratios`` of
-    pvtv2_b5 are 4. From pvtv2_b1 on it is as wide.
+    keys reduced by ``sr_ratios``. PVTv2 (``pvtv2_*``) has overlapping patches and a convolution in
+    the MLPs. Its heads and ``mlp_ratios`` are those of tiny to large, but pvtv2_b5 has
+    ``mlp_ratios`` of 4. The ``embed_dims`` of pvtv2_b1 to pvtv2_b5 are those of tiny to large.
 
     | ``frozen_stages`` | frozen: not trained, in evaluation mode |
     | --- | --- |
     | -1 | nothing |
-    | 0 | patch embedding and position table of stage 0 |
-    | 1 | stage 0: patch embedding, table, blocks and their PEG |
+    | 0 | patch embedding and position embedding of stage 0 |
+    | 1 | stage 0: both embeddings, blocks and their PEG |
     | 2 | stages 0 and 1 |
     | 3 | stages 0 to 2 |
     | 4 | all stages, class token and final norm: the whole model |
 
     Args:
-        arch: A name in the table. Or a dict with depths, embed_dims, num_heads, mlp_ratios and
-            sr_ratios, each of four numbers, one a stage. Twins-SVT has a window_size, in tokens.
-            PVTv2 has patch_kernels=(7, 3, 3, 3), the sides of patches that overlap, and
+        arch: A name in the table, or a dict with depths, embed_dims, num_heads, mlp_ratios and
+            sr_ratios, each with four numbers, one per stage. Twins-SVT also has a window_size, in
+            tokens. PVTv2 also has patch_kernels=(7, 3, 3, 3), the sides of overlapping patches, and
             mlp_kernel_size=3, the side of a convolution in the MLPs.
-        img_size: Size in pixels that position tables are made for: a side, ``224``, or (height,
+        img_size: Image size of learned position embeddings in pixels: a side, ``224``, or (height,
             width), ``(480, 640)``. The model takes images of any size.
         out_indices: Stages whose output is returned: one, ``-1``, or several, ``(1, 2, 3)``.
-            Integers in [-4, 3], a column of the table: -1 is stage 3, the last.
-        position: Position encoding: ``None``, a dict with the ``type`` and arguments of one, or a
-            list of such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
+            Integers in [-4, 3], as in the table; -1 is stage 3, the last.
+        position: Position encoding: ``None``, a dict with its ``type`` and arguments, or a list of
+            such dicts. Types: ``'PEG'`` (:class:`PEGPosition`), ``'Learned'``
             (:class:`LearnedTable`), ``'SinCos'`` (:class:`SinCos`), ``'RoPE'`` (:class:`RoPE`).
             ``'Relative'``, ``'DecomposedRelative'`` and ``'RelativeBias'`` need ``sr_ratios`` of 1.
             Blocks count from 0 in each stage. Default: a PEG after block 0 of every stage. PVT has
-            ``dict(type='Learned', interpolation='bilinear', antialias=False)``, and PVTv2 ``None``:
-            the convolutions of its MLPs encode positions. PVTv2 also needs
+            ``dict(type='Learned', interpolation='bilinear', antialias=False)``. PVTv2 has ``None``,
+            because the convolutions of its MLPs encode positions; it also needs
             ``norm_after_stage=True``.
         mask_window_padding: With windows, leave the padding of the last row and column of windows
-            out of attention, as in mmseg. timm's Twins-SVT lets tokens attend to it: ``False``. At
-            multiples of 224 px there is no padding.
-        norm_after_stage: Normalise the output of each stage, which the next stage and the maps
-            take, as in the segmentors of Twins-SVT and in PVTv2.
+            out of attention, as in mmseg. ``False`` lets tokens attend to it, as in timm's
+            Twins-SVT. At multiples of 224 px there is no padding.
+        norm_after_stage: Normalise each stage's output before the next stage and the maps use it,
+            as in PVTv2 and in segmentors with Twins-SVT.
         with_cls_token: Add a class token at the last stage, as in PVT.
         embed_norm_eps: Epsilon of the norms of patch embeddings and spatial reductions (Twins:
             1e-5; PVT: 1e-6).
         final_norm: Normalise the last stage's output. ``None`` normalises vectors and tokens, but
             not feature maps, as PVT and Twins do.
-        frozen_stages: Number of stages to freeze, from the first: 2 freezes stages 0 and 1. 0
-            freezes the patch embedding, and -1 nothing. Integer in [-1, 4], a row of the table.
+        frozen_stages: Number of stages to freeze, counted from the first: 2 freezes stages 0 and 1.
+            An integer in [-1, 4]; the table lists what each value freezes.
 
     The other arguments are those of :class:`Backbone`.
 
@@ -288,7 +287,7 @@ class PyramidCPVT(Backbone):
         self._freeze_stages()
 
     def _stage_blocks(self, stage: int, numbers: Mapping[str, Any]) -> nn.ModuleList:
-        """Blocks of a stage of an architecture. With windows, every other block has them."""
+        """Build the blocks of a stage; with a ``window_size``, every other block has windows."""
         reducing = partial(
             SpatialReductionAttention,
             sr_ratio=numbers['sr_ratios'][stage],
@@ -314,7 +313,7 @@ class PyramidCPVT(Backbone):
         return blocks
 
     def _init_convolutions(self) -> None:
-        """Initialise patch embeddings, reductions and PEGs as PVT and Twins do.
+        """Initialise patch embeddings, reductions and PEGs like PVT and Twins.
 
         Weights are normal with standard deviation sqrt(2 / fan-out).
         """

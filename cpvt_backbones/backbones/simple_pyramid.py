@@ -1,4 +1,4 @@
-"""SimplePyramid: ViTDet's neck, which makes a feature pyramid of one map."""
+"""SimplePyramid: ViTDet's neck, which makes a feature pyramid from one map."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from cpvt_backbones.checks import check_int
 from .multi_scale import CeilMaxPool, LayerNorm2d
 
 EPS = 1e-5
-"""Epsilon that mmcv gives to a norm."""
+"""Default epsilon of norms in mmcv."""
 
 
 def _convolution(in_channels: int, out_channels: int, kernel_size: int) -> nn.Sequential:
-    """Convolution and norm, with the names of mmcv's ``ConvModule``."""
+    """Build a convolution and norm with the names of mmcv's ``ConvModule``."""
     conv = nn.Conv2d(in_channels, out_channels, kernel_size, padding=kernel_size // 2, bias=False)
     return nn.Sequential(OrderedDict(conv=conv, norm_layer=LayerNorm2d(out_channels, eps=EPS)))
 
@@ -26,16 +26,16 @@ def _convolution(in_channels: int, out_channels: int, kernel_size: int) -> nn.Se
 class SimplePyramid(BaseModule):
     """Simple feature pyramid of ViTDet (arXiv 2203.16527, section 3).
 
-    The last map of a :class:`CPVT`, of stride 16, becomes maps of stride 4, 8, 16 and 32 by
-    transposed convolutions and max pooling, which rounds sizes up. A 1 x 1 and a 3 x 3 convolution
-    with LayerNorm follow on each. Names of weights are those of ``SimpleFPN`` in mmdet's project
-    ViTDet. Heads have its norm by ``norm_cfg=dict(type='LayerNorm2d')``.
+    Transposed convolutions, and max pooling that rounds sizes up, turn the last map of a
+    :class:`CPVT`, of stride 16, into maps of stride 4, 8, 16 and 32. Each passes a 1 x 1 and a
+    3 x 3 convolution with LayerNorm. Weights have the names of ``SimpleFPN`` in mmdet's project
+    ViTDet. Heads use the same norm with ``norm_cfg=dict(type='LayerNorm2d')``.
 
     Args:
         in_channels: Channels of the map.
         out_channels: Channels of each output.
-        num_outs: Number of outputs, 4 or more. Those after the fourth take every other row and
-            column of the one before, as in mmdet's ``FPN``.
+        num_outs: Number of outputs, at least 4. Each output after the fourth takes every other row
+            and column of the previous one, as in mmdet's ``FPN``.
 
     Examples:
         >>> import torch
@@ -73,7 +73,7 @@ class SimplePyramid(BaseModule):
             feature_map,
             self.fpn4(feature_map),
         )
-        # mmcv's compiled RoIAlign takes every map for contiguous.
+        # mmcv's compiled RoIAlign assumes contiguous maps.
         outputs = [
             convolve(lateral(level)).contiguous()
             for level, lateral, convolve in zip(

@@ -21,22 +21,22 @@ from .archs import resolve_size
 def build_with_peg(
     *, backbone: dict[str, Any], after: Sequence[str], channels_last: bool = False, **peg: Any
 ) -> Any:
-    """``type='WithPEG'`` in a config: any registered backbone, with a PEG after each named block.
+    """Add a PEG after each named block of any registered backbone: ``type='WithPEG'``.
 
     The result is the backbone itself with forward hooks and further weights ``pos_block.{i}.*``.
     Its checkpoints, ``init_cfg`` and arguments keep their meaning. PEGs start as the identity, so
-    that pretrained weights compute what they did. ``frozen_stages`` of the backbone does not freeze
-    the PEGs.
+    that the outputs of pretrained weights do not change. ``frozen_stages`` of the backbone does not
+    freeze the PEGs.
 
     A PEG encodes the block's output: tokens (B, N, C) or a map. If the output is a tuple, the PEG
     encodes its first entry. The grid of tokens is a (height, width) argument of the block whose
     product is N. Otherwise it is computed from the image size.
 
     Args:
-        backbone: Config of the backbone, e.g. ``dict(type='mmdet.SwinTransformer', ...)``. The
-            backbone is run once on a blank image of its ``img_size`` (default: 224 px), to find the
-            widths of the blocks.
-        after: Names of its blocks as in ``named_modules()``, e.g. ``('stages.0.blocks.0',
+        backbone: Config of the backbone, such as ``dict(type='mmdet.SwinTransformer', ...)``. It
+            runs once on a blank image of its ``img_size`` (default: 224 px) to find the widths of
+            the blocks.
+        after: Names of its blocks in ``named_modules()``, such as ``('stages.0.blocks.0',
             'stages.1.blocks.0')``.
         channels_last: ``True`` if maps are (B, H, W, C), as in timm's Swin. Otherwise they are
             (B, C, H, W).
