@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from cpvt_backbones import CPVT, MultiScaleCPVT, PyramidCPVT
-from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
+from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS, PLAIN_ARCHS
 from cpvt_backbones.layers.rope import TEMPERATURES
 
 from . import training
@@ -53,8 +53,10 @@ _timm = partial(
 )  # a model that ends with its features
 
 
-def _columns(arch: str) -> dict[str, Builder]:
-    dim, depth, num_heads = (COLUMNS[arch][name] for name in ('embed_dims', 'depth', 'num_heads'))
+def _plain_models(arch: str) -> dict[str, Builder]:
+    dim, depth, num_heads = (
+        PLAIN_ARCHS[arch][name] for name in ('embed_dims', 'depth', 'num_heads')
+    )
     sizes = dict(embed_dims=dim, num_layers=depth, num_heads=num_heads, mlp_ratio=4)
     images = dict(img_size=(224, 224), patch_size=16)
     cpvt = partial(CPVT, arch=arch, position=dict(type='PEG', after_blocks=(0, 1, 2, 3, 4)))
@@ -86,7 +88,9 @@ def _columns(arch: str) -> dict[str, Builder]:
 
 def _pyramids(arch: str) -> dict[str, Builder]:
     pyramid = partial(PyramidCPVT, arch=arch)
-    sizes = {key: [int(value) for value in values] for key, values in PYRAMIDS[arch].items()}
+    sizes = {
+        key: [int(value) for value in values] for key, values in HIERARCHICAL_ARCHS[arch].items()
+    }
     models: dict[str, Builder] = {
         f'pyramid_cpvt_{arch}': pyramid,
         f'pyramid_cpvt_{arch}_valid_sizes': lambda: WithValidSizes(pyramid()),
@@ -125,7 +129,9 @@ MODELS: dict[str, Builder] = {
 """Name of a model to a function that builds it: a backbone with random weights, or a model
 with shipped ones.
 """
-_PCPVT = {key: [int(value) for value in values] for key, values in PYRAMIDS['small'].items()}
+_PCPVT = {
+    key: [int(value) for value in values] for key, values in HIERARCHICAL_ARCHS['small'].items()
+}
 _PEERS: dict[str, tuple[str, dict[str, Any]]] = {
     'retinanet': (
         'mmdet_pvt',
@@ -136,7 +142,7 @@ _PEERS: dict[str, tuple[str, dict[str, Any]]] = {
 for _name, (_backbone, _arguments) in _PEERS.items():
     MODELS[f'{_name}_pyramid_cpvt_small'] = partial(training.build, _name)
     MODELS[f'{_name}_{_backbone}_small'] = partial(training.build, _name, _arguments)
-for _arch in COLUMNS:
-    MODELS |= _columns(_arch)
+for _arch in PLAIN_ARCHS:
+    MODELS |= _plain_models(_arch)
 for _arch in ('tiny', 'small', 'base', 'large'):  # not Twins-SVT, which has other peers
     MODELS |= _pyramids(_arch)

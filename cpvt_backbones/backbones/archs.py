@@ -12,7 +12,7 @@ from cpvt_backbones.checks import (
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.plain import did_you_mean
 
-COLUMNS: dict[str, dict[str, Any]] = {
+PLAIN_ARCHS: dict[str, dict[str, Any]] = {
     # DeiT's trunk (arXiv 2012.12877, table 1): head dimension 64 throughout.
     'tiny': dict(embed_dims=192, depth=12, num_heads=3, mlp_ratio=4.0),
     'small': dict(embed_dims=384, depth=12, num_heads=6, mlp_ratio=4.0),
@@ -28,7 +28,7 @@ _PYRAMID: dict[str, Any] = dict(
 _PVTV2: dict[str, Any] = dict(_PYRAMID, patch_kernels=(7, 3, 3, 3), mlp_kernel_size=3)
 _SVT: dict[str, Any] = dict(mlp_ratios=(4.0,) * 4, sr_ratios=(8, 4, 2, 1), window_size=7)
 
-PYRAMIDS: dict[str, dict[str, Any]] = {
+HIERARCHICAL_ARCHS: dict[str, dict[str, Any]] = {
     # PVT (arXiv 2102.12122, table 1) and Twins-PCPVT (arXiv 2104.13840); PVT calls 'base' "Medium".
     'tiny': dict(depths=(2, 2, 2, 2), **_PYRAMID),
     'small': dict(depths=(3, 4, 6, 3), **_PYRAMID),
@@ -56,7 +56,7 @@ PYRAMIDS: dict[str, dict[str, Any]] = {
 # Further keys that a hierarchical architecture may have, with the kind of their values.
 _OPTIONAL: dict[str, Any] = dict(window_size=7, patch_kernels=(7, 3, 3, 3), mlp_kernel_size=3)
 
-ARCHS = {'CPVT': COLUMNS, 'MultiScaleCPVT': COLUMNS, 'PyramidCPVT': PYRAMIDS}
+ARCHS = {'CPVT': PLAIN_ARCHS, 'MultiScaleCPVT': PLAIN_ARCHS, 'PyramidCPVT': HIERARCHICAL_ARCHS}
 
 
 def list_archs() -> dict[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from cpvt_backbones.layers.tokens import (
     tokens_to_map,
 )
 
-from .archs import COLUMNS, resolve_arch, resolve_indices, resolve_size
+from .archs import PLAIN_ARCHS, resolve_arch, resolve_indices, resolve_size
 from .base import (
     PAPER_POSITION,
     Backbone,
@@ -157,7 +157,7 @@ class CPVT(Backbone):
         with_cp: bool = False,
         init_cfg: InitCfg = None,
     ) -> None:
-        numbers = resolve_arch(arch, COLUMNS)
+        numbers = resolve_arch(arch, PLAIN_ARCHS)
         dim, depth, num_heads = numbers['embed_dims'], numbers['depth'], numbers['num_heads']
         check_bool(
             with_dist_token=with_dist_token,

@@ -13,7 +13,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers import pad_to_multiple
 from cpvt_backbones.layers.tokens import crop_map
 
-from .archs import COLUMNS, resolve_arch, resolve_indices
+from .archs import PLAIN_ARCHS, resolve_arch, resolve_indices
 from .base import DENSE_POSITION, InitCfg, Position
 from .cpvt import CPVT
 
@@ -216,7 +216,7 @@ class MultiScaleCPVT(CPVT):
     ) -> None:
         check_choice(('last', 'taps'), source=source)
         check(f'one of {STRIDES}', lambda size: size in STRIDES, patch_size=patch_size)
-        depth = resolve_arch(arch, COLUMNS)['depth']
+        depth = resolve_arch(arch, PLAIN_ARCHS)['depth']
         levels = resolve_indices('out_indices', out_indices, len(STRIDES))
         if source == 'last':
             check("None with source='last'", lambda value: value is None, taps=taps)

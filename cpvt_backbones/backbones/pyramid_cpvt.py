@@ -22,7 +22,7 @@ from cpvt_backbones.layers import (
 from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import prepend_tokens, split_tokens
 
-from .archs import PYRAMIDS, resolve_arch, resolve_indices, resolve_size
+from .archs import HIERARCHICAL_ARCHS, resolve_arch, resolve_indices, resolve_size
 from .base import (
     NEEDS_CLS_TOKEN,
     PAPER_POSITION,
@@ -193,7 +193,7 @@ class PyramidCPVT(Backbone):
         with_cp: bool = False,
         init_cfg: InitCfg = None,
     ) -> None:
-        numbers = resolve_arch(arch, PYRAMIDS)
+        numbers = resolve_arch(arch, HIERARCHICAL_ARCHS)
         num_stages = len(PATCH_SIZES)
         keys = ('embed_dims', 'num_heads', 'depths', 'sr_ratios')
         dims, heads, depths, sr_ratios = (numbers[key] for key in keys)

@@ -21,11 +21,11 @@ from .models import TimmCPVT, TimmMultiScaleCPVT, TimmPyramidCPVT
 _SHIPPED = 'cpvt_tiny_gap-imagenette'
 
 
-def _column_cfg(**options: Any) -> dict[str, Any]:
+def _plain_cfg(**options: Any) -> dict[str, Any]:
     return dict(first_conv='patch_embed.proj', classifier='head', crop_pct=0.9, **options)
 
 
-def _pyramid_cfg(**options: Any) -> dict[str, Any]:
+def _hierarchical_cfg(**options: Any) -> dict[str, Any]:
     return dict(
         first_conv='patch_embeds.0.proj',
         classifier='head',
@@ -53,22 +53,22 @@ def _shipped_cfg() -> dict[str, Any]:
 
 default_cfgs = generate_default_cfgs(  # timm looks for this name
     {
-        'cpvt_tiny.untrained': _column_cfg(),
-        'cpvt_small.untrained': _column_cfg(),
-        'cpvt_base.untrained': _column_cfg(),
+        'cpvt_tiny.untrained': _plain_cfg(),
+        'cpvt_small.untrained': _plain_cfg(),
+        'cpvt_base.untrained': _plain_cfg(),
         'cpvt_tiny_gap.imagenette': _shipped_cfg(),
-        'cpvt_small_gap.untrained': _column_cfg(),
-        'cpvt_base_gap.untrained': _column_cfg(),
-        'multiscale_cpvt_tiny.untrained': _column_cfg(pool_size=(7, 7)),
-        'multiscale_cpvt_small.untrained': _column_cfg(pool_size=(7, 7)),
-        'multiscale_cpvt_base.untrained': _column_cfg(pool_size=(7, 7)),
-        'pyramid_cpvt_tiny.untrained': _pyramid_cfg(),
-        'pyramid_cpvt_small.in1k': _pyramid_cfg(hf_hub_id='timm/twins_pcpvt_small.in1k'),
-        'pyramid_cpvt_base.in1k': _pyramid_cfg(hf_hub_id='timm/twins_pcpvt_base.in1k'),
-        'pyramid_cpvt_large.in1k': _pyramid_cfg(hf_hub_id='timm/twins_pcpvt_large.in1k'),
-        'pyramid_cpvt_svt_small.in1k': _pyramid_cfg(hf_hub_id='timm/twins_svt_small.in1k'),
-        'pyramid_cpvt_svt_base.in1k': _pyramid_cfg(hf_hub_id='timm/twins_svt_base.in1k'),
-        'pyramid_cpvt_svt_large.in1k': _pyramid_cfg(hf_hub_id='timm/twins_svt_large.in1k'),
+        'cpvt_small_gap.untrained': _plain_cfg(),
+        'cpvt_base_gap.untrained': _plain_cfg(),
+        'multiscale_cpvt_tiny.untrained': _plain_cfg(pool_size=(7, 7)),
+        'multiscale_cpvt_small.untrained': _plain_cfg(pool_size=(7, 7)),
+        'multiscale_cpvt_base.untrained': _plain_cfg(pool_size=(7, 7)),
+        'pyramid_cpvt_tiny.untrained': _hierarchical_cfg(),
+        'pyramid_cpvt_small.in1k': _hierarchical_cfg(hf_hub_id='timm/twins_pcpvt_small.in1k'),
+        'pyramid_cpvt_base.in1k': _hierarchical_cfg(hf_hub_id='timm/twins_pcpvt_base.in1k'),
+        'pyramid_cpvt_large.in1k': _hierarchical_cfg(hf_hub_id='timm/twins_pcpvt_large.in1k'),
+        'pyramid_cpvt_svt_small.in1k': _hierarchical_cfg(hf_hub_id='timm/twins_svt_small.in1k'),
+        'pyramid_cpvt_svt_base.in1k': _hierarchical_cfg(hf_hub_id='timm/twins_svt_base.in1k'),
+        'pyramid_cpvt_svt_large.in1k': _hierarchical_cfg(hf_hub_id='timm/twins_svt_large.in1k'),
     }
 )
 

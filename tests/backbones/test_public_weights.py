@@ -9,7 +9,7 @@ import torch
 from tiny import max_difference, only, scaled
 
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
-from cpvt_backbones.backbones.archs import PYRAMIDS
+from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS
 from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.layers.position import POSITIONS
 
@@ -57,7 +57,7 @@ def small(name):
     """Overrides for timm's model and for ours that leave two narrow blocks, or few."""
     if name.startswith('twins'):
         arch = public_backbone(f'timm://{name}')['arch']
-        pyramid = {**PYRAMIDS[arch], 'depths': (1, 2, 1, 1)}
+        pyramid = {**HIERARCHICAL_ARCHS[arch], 'depths': (1, 2, 1, 1)}
         return dict(depths=pyramid['depths']), dict(arch=pyramid)
     numbers = dict(depth=2, num_heads=2)
     arch = public_backbone(f'timm://{name}')['arch']

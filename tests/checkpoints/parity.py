@@ -42,7 +42,7 @@ from peers import (  # noqa: E402
 from benchmarks import processor  # noqa: E402
 from benchmarks.public_weights import PARITY, family_of  # noqa: E402
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict  # noqa: E402
-from cpvt_backbones.backbones.archs import PYRAMIDS  # noqa: E402
+from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS  # noqa: E402
 from cpvt_backbones.checkpoints import SOURCES, public_backbone  # noqa: E402
 
 HEAD = ('recognised as', 'models', 'peer', 'number', 'native size', '4 x 7', '9 x 3 patches')
@@ -124,7 +124,7 @@ def timm_cases(text: str = '') -> Iterator[Case]:
 
 
 def pvtv2(depths: Any, width: int, **options: Any) -> PyramidCPVT:
-    arch = dict(PYRAMIDS['small'], **PVTV2_ARCH, depths=tuple(depths))
+    arch = dict(HIERARCHICAL_ARCHS['small'], **PVTV2_ARCH, depths=tuple(depths))
     arch['embed_dims'] = tuple(width * factor for factor in (1, 2, 5, 8))
     return PyramidCPVT(arch=arch, position=None, norm_after_stage=True, **options)
 
@@ -170,10 +170,12 @@ def mmseg_cases() -> Iterator[Case]:
         theirs = backbones.VisionTransformer(**sizes, patch_bias=True, final_norm=True)
         yield Case('mmseg', 'ViT and DeiT', theirs, column(width, norm_eps=1e-5), theirs)
     for arch in ('small', 'base', 'large'):
-        theirs = backbones.PCPVT(**lists(PYRAMIDS[arch]), qkv_bias=True)
+        theirs = backbones.PCPVT(**lists(HIERARCHICAL_ARCHS[arch]), qkv_bias=True)
         ours = PyramidCPVT(arch=arch, norm_eps=1e-5)
         yield Case('mmseg', 'Twins-PCPVT', theirs, ours, theirs)
-        numbers = lists({k: v for k, v in PYRAMIDS[f'svt_{arch}'].items() if k != 'window_size'})
+        numbers = lists(
+            {k: v for k, v in HIERARCHICAL_ARCHS[f'svt_{arch}'].items() if k != 'window_size'}
+        )
         theirs = backbones.SVT(**numbers, windiow_sizes=[7] * 4, qkv_bias=True)
         ours = PyramidCPVT(arch=f'svt_{arch}', norm_after_stage=True, norm_eps=1e-5)
         yield Case('mmseg', 'Twins-SVT', theirs, ours, theirs, sizes=SVT_SIZES)
@@ -185,7 +187,7 @@ def mmdet_cases() -> Iterator[Case]:
 
     for arch in ('tiny', 'small', 'base', 'large'):
         for family in ('PVT', "PVT, with its authors' names"):
-            theirs = PyramidVisionTransformer(num_layers=list(PYRAMIDS[arch]['depths']))
+            theirs = PyramidVisionTransformer(num_layers=list(HIERARCHICAL_ARCHS[arch]['depths']))
             ours = PyramidCPVT(arch=arch, embed_norm_eps=1e-6, position=PVT_TABLE)
             rename = partial(pvt_authors_names, extra_entries=0) if 'authors' in family else dict
             yield Case('mmdet', family, theirs, ours, theirs, rename)

@@ -82,7 +82,11 @@ MISFITS = {
         'two keys for pos_embed.0: pos_embed.0 and pos_embed',
     ),
     # Another architecture.
-    'pyramid': (own(pyramid), learned, r'wrong architecture: the checkpoint is a pyramid \(Twins'),
+    'pyramid': (
+        own(pyramid),
+        learned,
+        r'wrong architecture: the checkpoint is of a hierarchical ViT \(Twins',
+    ),
     'PVTv2': (
         pvt_v2,
         partial(PyramidCPVT, arch={**PYRAMID, 'depths': (1, 1, 1, 1)}),

@@ -70,9 +70,9 @@ MODEL = f'/{REPOSITORY}/resolve/main/model.safetensors'
 def tiny(monkeypatch):
     """DeiT-tiny made small, in the table of public weights too."""
     pattern = next(
-        key for key in public._COLUMNS if key.startswith('deit_') and 'distilled' not in key
+        key for key in public._PLAIN if key.startswith('deit_') and 'distilled' not in key
     )
-    monkeypatch.setitem(public._COLUMNS, pattern, dict(position=dict(type='Learned')))
+    monkeypatch.setitem(public._PLAIN, pattern, dict(position=dict(type='Learned')))
     monkeypatch.setitem(public._SIZES, 'tiny', TINY)
     return CPVT(arch=TINY, position=dict(type='Learned')).eval()
 

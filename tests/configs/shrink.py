@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS, init_default_scope
 
-from cpvt_backbones.backbones.archs import COLUMNS, PYRAMIDS
+from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS, PLAIN_ARCHS
 from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,14 +40,14 @@ def small_arch(backbone: dict) -> dict:
     """The architecture with an eighth of the width."""
     arch = backbone.get('arch')
     if backbone['type'] == 'PyramidCPVT':
-        numbers = {**PYRAMIDS[arch]}
+        numbers = {**HIERARCHICAL_ARCHS[arch]}
         return {
             **numbers,
             'embed_dims': tuple(d // FACTOR for d in numbers['embed_dims']),
             'depths': (1, 1, 2, 1),
             'mlp_ratios': (2,) * 4,
         }
-    numbers = {**COLUMNS[arch]} if isinstance(arch, str) else dict(arch)
+    numbers = {**PLAIN_ARCHS[arch]} if isinstance(arch, str) else dict(arch)
     return {**numbers, 'embed_dims': numbers['embed_dims'] // FACTOR, 'mlp_ratio': 1}
 
 

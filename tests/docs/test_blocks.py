@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from tiny import PYRAMID
 
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
-from cpvt_backbones.backbones.archs import PYRAMIDS
+from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS
 from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.checkpoints.conversion import public
 from cpvt_backbones.checkpoints.reading import sources
@@ -75,7 +75,7 @@ def small(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for size in ('tiny', 'small', 'base'):
         monkeypatch.setitem(public._SIZES, size, COLUMN)
-        monkeypatch.setitem(PYRAMIDS, size, PYRAMID)
+        monkeypatch.setitem(HIERARCHICAL_ARCHS, size, PYRAMID)
 
     def fetched(name):
         built = public_backbone(f'timm://{name}')

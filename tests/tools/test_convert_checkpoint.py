@@ -93,7 +93,10 @@ def test_named_sizes_and_options(tmp_path, call, capsys):
             'ours.pth x.h5 --type CPVT',
             'destination must end in one of .pth, .pt, .safetensors, got',
         ),
-        ('ours.pth x.pth --type CPVT', 'wrong architecture: the checkpoint is a pyramid'),
+        (
+            'ours.pth x.pth --type CPVT',
+            'wrong architecture: the checkpoint is of a hierarchical ViT',
+        ),
         ('ours.pth x.pth --type PyramidCPVT', 'patch_embeds.0.proj.weight is (8, 3, 4, 4)'),
         ('ours.pth x.pth --type CPVT --arch huge', "arch must be one of ['tiny', 'small', 'base']"),
         ('ours.pth x.pth --config empty.py', 'config: model.backbone.type must be one of CPVT'),

@@ -91,12 +91,12 @@ def recognise_architecture(
     parts = rename(source).parts
     weights = {name: part.value for name, part in parts.items()}
     family = source.family
-    if family.layout == 'column':
+    if family.layout == 'plain':
         result = Architecture('CPVT', family.name)
-        _read_column(weights, result)
+        _read_plain(weights, result)
     else:
         result = Architecture('PyramidCPVT', family.name)
-        _read_pyramid(weights, family, result)
+        _read_hierarchical(weights, family, result)
     _read_position(weights, family, result, rope='eva' if is_eva02(parts) else None)
     if result.backbone == 'CPVT' and (hidden := hidden_rotation(parts)):
         result.unclear['position'] = _HIDDEN[hidden]
@@ -104,7 +104,7 @@ def recognise_architecture(
     return result
 
 
-def _read_column(weights: Weights, result: Architecture) -> None:
+def _read_plain(weights: Weights, result: Architecture) -> None:
     dim, channels, height, width = _shape(weights, 'patch_embed.proj.weight', 4)
     if height != width:
         raise CheckpointError(f'patches must be square, got {height} x {width} px')
@@ -150,7 +150,7 @@ def _read_source(weights: Weights, result: Architecture) -> None:
                 result.unclear['taps'] = 'the block of each stride; None for the usual ones'
 
 
-def _read_pyramid(weights: Weights, family: Family, result: Architecture) -> None:
+def _read_hierarchical(weights: Weights, family: Family, result: Architecture) -> None:
     embeddings = [_shape(weights, f'patch_embeds.{s}.proj.weight', 4) for s in range(4)]
     dims = tuple(shape[0] for shape in embeddings)
     reductions = []
@@ -249,7 +249,7 @@ def _relative(weights: Weights, result: Architecture) -> list[dict[str, Any]]:
 
 def _table_options(weights: Weights, family: Family) -> Mapping[str, Any]:
     """How the source resizes its table, as arguments of ``LearnedTable``."""
-    if family.layout == 'pyramid':
+    if family.layout == 'hierarchical':
         return _PVT_TABLE
     # Meta's DINOv2 keeps the mask token, which timm's copy has not; with registers it is as timm's.
     parts = ('mask_token', 'cls_token', 'blocks.0.ls1.gamma')

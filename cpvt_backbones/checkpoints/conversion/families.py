@@ -28,7 +28,7 @@ class Family:
     # How the source resizes its learned table, as arguments of `LearnedTable`; `None` where it is
     # not known.
     table: Mapping[str, Any] | None = None
-    layout: str = 'column'  # (ViT, CPVT) or 'pyramid' (PVT, Twins)
+    layout: str = 'plain'  # (ViT, CPVT) or 'hierarchical' (PVT, Twins)
     # ViTDet and SAM: patches attend to the padding of windows.
     attends_to_padding: bool = False
 
@@ -231,44 +231,54 @@ _BILINEAR = dict(interpolation='bilinear', antialias=False)  # PVT
 _TWINS = "Twins or PyramidCPVT, the authors', timm's or this package's names"
 
 SOURCES: tuple[Family, ...] = (
-    Family("PVTv2, mmdet's names", r'layers\.\d\.1\.0\.norm1\.', _MMDET_PVTV2, layout='pyramid'),
+    Family(
+        "PVTv2, mmdet's names", r'layers\.\d\.1\.0\.norm1\.', _MMDET_PVTV2, layout='hierarchical'
+    ),
     Family(
         "PVTv2, its authors' names",
         r'block[1-4]\.\d+\.mlp\.dwconv\.',
         _AUTHORS_PVTV2,
-        layout='pyramid',
+        layout='hierarchical',
     ),
     Family(
         "PVTv2, timm's names",
         r'stages\.\d\.blocks\.\d+\.mlp\.dwconv\.',
         _TIMM_PVTV2,
-        layout='pyramid',
+        layout='hierarchical',
     ),
     Family(
         "PVTv2, transformers' names",
         r'encoder\.layers\.\d\.blocks\.\d+\.mlp\.dwconv\.',
         _TRANSFORMERS_PVTV2,
-        layout='pyramid',
+        layout='hierarchical',
     ),
     Family(
         "PVT, transformers' names",
         r'encoder\.patch_embeddings\.\d\.position_embeddings$',
         _TRANSFORMERS_PVT,
         _BILINEAR,
-        'pyramid',
+        'hierarchical',
     ),
-    Family("PVT, mmdet's names", r'layers\.\d\.0\.projection\.', _MMDET_PVT, _BILINEAR, 'pyramid'),
+    Family(
+        "PVT, mmdet's names", r'layers\.\d\.0\.projection\.', _MMDET_PVT, _BILINEAR, 'hierarchical'
+    ),
     Family(
         "Twins, mmseg's names",
         r'layers\.\d\.\d+\.attn\.attn\.in_proj',
         _PCPVT,
-        layout='pyramid',
+        layout='hierarchical',
     ),
-    Family("Twins, mmpretrain's names", r'stages\.\d\.\d+\.attn\.kv\.', _PCPVT, layout='pyramid'),
     Family(
-        "PVT, its authors' names", r'block[1-4]\.\d+\.attn\.', _AUTHORS_PVT, _BILINEAR, 'pyramid'
+        "Twins, mmpretrain's names", r'stages\.\d\.\d+\.attn\.kv\.', _PCPVT, layout='hierarchical'
     ),
-    Family(_TWINS, r'blocks\.\d\.\d+\.attn\.kv\.', layout='pyramid'),
+    Family(
+        "PVT, its authors' names",
+        r'block[1-4]\.\d+\.attn\.',
+        _AUTHORS_PVT,
+        _BILINEAR,
+        'hierarchical',
+    ),
+    Family(_TWINS, r'blocks\.\d\.\d+\.attn\.kv\.', layout='hierarchical'),
     Family(
         "SAM, transformers' or mmpretrain's names",
         r'layers\.\d+\.attn\.rel_pos_[hw]$',

@@ -78,11 +78,11 @@ def fit(renamed: Renamed, model: nn.Module, *, table_grid: Any) -> Fitted:
 def _check_architecture(renamed: Renamed, model: nn.Module) -> None:
     """Refuse weights of another layout, or of more blocks than the model has."""
     depths: Any = model.depths
-    layout = 'column' if hasattr(model, 'depth') else 'pyramid'
+    layout = 'plain' if hasattr(model, 'depth') else 'hierarchical'
     family = renamed.source.family
     if family.layout != layout:
         target = type(model).__name__
-        fault = f'the checkpoint is a {family.layout} ({family.name}), {target} is a {layout}'
+        fault = f'the checkpoint is of a {family.layout} ViT ({family.name}), {target} is {layout}'
         raise CheckpointError(f'wrong architecture: {fault}')
     counts = dict.fromkeys(range(len(depths)), 0)
     pattern = r'blocks\.(\d+)\.(\d+)\.' if len(depths) > 1 else r'blocks\.()(\d+)\.'
@@ -265,8 +265,8 @@ def _fit_patches(parts: Parts, wanted: Mapping[str, Tensor]) -> tuple[dict[str, 
         if weight.shape[1] == 3 and shape[1] != 3:
             weight, change = _fit_channels(weight, shape[1])
             notes.append(f'{name}: {change}')
-        is_column = name == 'patch_embed.proj.weight'
-        if is_column and weight.shape[:2] == shape[:2] and weight.shape != shape:
+        is_plain = name == 'patch_embed.proj.weight'
+        if is_plain and weight.shape[:2] == shape[:2] and weight.shape != shape:
             weight, change = _fit_size(weight, shape)
             notes.append(f'{name}: {change}')
         result[name] = Part(weight, parts[name].keys)

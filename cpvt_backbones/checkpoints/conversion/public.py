@@ -65,7 +65,7 @@ _PVT = dict(position=_BILINEAR, embed_norm_eps=1e-6, with_cls_token=True)
 
 # A name of timm, of mmpretrain or of the authors' file, and the arguments of its model besides
 # those in the name: arch, patch (patch_size) and size (img_size).
-_COLUMNS: dict[str, dict[str, Any]] = {
+_PLAIN: dict[str, dict[str, Any]] = {
     r'deit_(?P<arch>tiny|small|base)_patch16_(?P<size>\d+)': _DEIT,
     r'deit-(?P<arch>tiny|small|base)_.*?(?:-(?P<size>\d+)px)?': _MM_DEIT,
     r'deit_(?P<arch>tiny|small|base)_distilled_patch16_(?P<size>\d+)': _DISTILLED,
@@ -150,7 +150,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
         'activation': 'swiglu',
     },
 }
-_PYRAMIDS: dict[str, dict[str, Any]] = {
+_HIERARCHICAL: dict[str, dict[str, Any]] = {
     r'twins[_-]pcpvt[_-](?P<arch>small|base|large)(?:_.*)?': {},
     # timm's lets tokens attend to the padding of windows, mmpretrain's does not.
     r'twins_(?P<arch>svt_(?:small|base|large))': dict(mask_window_padding=False),
@@ -179,7 +179,7 @@ def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
     """
     last = re.split(r'[\\/]', str(checkpoint))[-1]
     name = re.split(r'[.?]|-[0-9a-f]{8,}', last)[0]
-    for backbone, table in (('CPVT', _COLUMNS), ('PyramidCPVT', _PYRAMIDS)):
+    for backbone, table in (('CPVT', _PLAIN), ('PyramidCPVT', _HIERARCHICAL)):
         for pattern, arguments in table.items():
             if match := re.fullmatch(pattern, name):
                 numbers = match.groupdict()

@@ -171,7 +171,7 @@ def _split_gated(parts: Parts) -> dict[str, Part]:
 def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
     """Convert one tensor of the source to one or more of this package."""
     if '.attn.in_proj.' in key:
-        if layout == 'column':
+        if layout == 'plain':
             return [(key.replace('.in_proj.', '.qkv.'), value)]
         dim = value.shape[0] // 3
         return [

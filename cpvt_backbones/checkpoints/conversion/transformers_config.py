@@ -66,14 +66,14 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         use_shared_relative_position_bias=False,
     ),
 }
-_PYRAMID: dict[str, Any] = dict(
+_PVT: dict[str, Any] = dict(
     hidden_act='gelu',
     layer_norm_eps=1e-6,
     image_size=224,
     num_attention_heads=[1, 2, 5, 8],
     strides=[4, 2, 2, 2],
 )
-_PYRAMIDS: dict[str, dict[str, Any]] = {'pvt': _PYRAMID, 'pvt_v2': _PYRAMID}
+_HIERARCHICAL: dict[str, dict[str, Any]] = {'pvt': _PVT, 'pvt_v2': _PVT}
 # Models of images and text, whose vision tower is described in a part.
 _TOWERS = {
     'clip': 'clip_vision_model',
@@ -82,7 +82,7 @@ _TOWERS = {
     'sam': 'sam_vision_model',
     'sam_hq': 'sam_hq_vision_model',
 }
-MODEL_TYPES = (*_DEFAULTS, *_TOWERS, *_PYRAMIDS)
+MODEL_TYPES = (*_DEFAULTS, *_TOWERS, *_HIERARCHICAL)
 _ACTIVATIONS = {
     'gelu': 'gelu',
     'gelu_python': 'gelu',
@@ -108,7 +108,7 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
             the weights.
     """
     values = _values(config)
-    if (values['model_type'] in _PYRAMIDS) != (read.backbone == 'PyramidCPVT'):
+    if (values['model_type'] in _HIERARCHICAL) != (read.backbone == 'PyramidCPVT'):
         raise InputError(f'model_type is {values["model_type"]!r}, the weights are {read.source}')
     if read.backbone == 'PyramidCPVT':
         _apply_pyramid(values, read)
@@ -161,7 +161,7 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = config['model_type']
     check_choice(MODEL_TYPES, model_type=kind)
     if kind not in _TOWERS:
-        return {**(_DEFAULTS | _PYRAMIDS)[kind], **config}
+        return {**(_DEFAULTS | _HIERARCHICAL)[kind], **config}
     tower = _TOWERS[kind]
     # Old files have the second, which transformers prefers.
     name = 'vision_config' if config.get('vision_config_dict') is None else 'vision_config_dict'
