@@ -115,16 +115,16 @@ format: $(READY)  ## rewrite the code in the project's style
 
 VERSION = $(shell sed -n "s/^__version__ = '\(.*\)'/\1/p" cpvt_backbones/version.py)
 
-# What is tagged is what was installed with all extras and tried; uploading is left to a person.
-release: .venv/.docs lint  ## build the archives of this version, try the wheel, tag the commit; uploads nothing
+# Uploading is left to a person: CONTRIBUTING.md.
+release: .venv/.docs lint  ## build and check the archives, try the wheel with mmdet and mmseg alone, tag the commit; uploads nothing
 	git diff --quiet HEAD || { echo 'commit first'; exit 1; }
-	grep -q '^## $(VERSION)' CHANGELOG.md || { echo 'CHANGELOG.md has no $(VERSION)'; exit 1; }
+	grep -Eq '^## $(VERSION) \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$$' CHANGELOG.md || { echo 'CHANGELOG.md has no $(VERSION) with a date'; exit 1; }
 	rm -rf dist build/release
 	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
-	$(BIN)/python -m pytest -q -m "not slow" tests/configs/test_installed.py
-	$(BIN)/uv venv --quiet --python $(BIN)/python build/release
-	$(BIN)/uv pip install --quiet --python build/release/bin/python --override .venv/overrides.txt "$$(echo dist/*.whl)[all]"
-	cd build && release/bin/cpvt --help && release/bin/python -m cpvt_backbones
+	$(BIN)/uv tool run --quiet twine check --strict dist/*
+	$(BIN)/python -m pytest -q -m "not slow" tests/configs/test_installed.py tests/configs/test_release.py
+	.ci/try_wheel det
+	.ci/try_wheel seg
 	git tag -a v$(VERSION) -m 'Version $(VERSION)'
 	@echo 'tagged v$(VERSION); dist/ holds what is to be uploaded'
 
