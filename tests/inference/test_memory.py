@@ -25,6 +25,7 @@ def test_memory_of_a_tiled_image(tmp_path):
     from cpvt_backbones.inference import Inferencer
 
     class Eleven(LocalSegmentor):
+        classes = tuple('abcdefghijk')
         levels = torch.linspace(0, 255, 11)
 
     def peak():  # not of getrusage, which includes the parent's peak
