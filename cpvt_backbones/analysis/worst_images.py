@@ -36,15 +36,15 @@ QUALITY = 90  # of the JPEG file
 
 
 @dataclass(frozen=True)
-class Judged:
-    """An image and how much of it is right.
+class ScoredImage:
+    """An image with its score.
 
     Args:
-        score: In [0, 1].
-        path: Of the image.
+        score: Score in [0, 1].
+        path: Path of the image.
         about: The score in words.
-        labels: As :func:`.draw_prediction` takes them.
-        found: So is the prediction.
+        labels: The labels, as :func:`.draw_prediction` takes them.
+        found: The prediction, as :func:`.draw_prediction` takes it.
     """
 
     score: float
@@ -119,7 +119,7 @@ class WorstImagesHook(Hook):
         self._file = Path(file)
         self._task = task
         self._count = count
-        self._worst: list[Judged] = []
+        self._worst: list[ScoredImage] = []
         self._objects: dict[str, Any] = {}
         self._style = ClassStyle(task, None)
         self._read: Any = read_image
@@ -168,7 +168,7 @@ class WorstImagesHook(Hook):
             f'images with the lowest scores, labels left, predictions right: {self._file}'
         )
 
-    def _write(self, every: Sequence[Judged]) -> None:
+    def _write(self, every: Sequence[ScoredImage]) -> None:
         worst = {one.path: one for one in sorted(every, key=lambda one: one.score)}
         pictures = [
             picture for one in [*worst.values()][: self._count] for picture in self._draw(one)
@@ -177,7 +177,7 @@ class WorstImagesHook(Hook):
             sheet = contact_sheet(pictures)
             sheet.save(stream, format='JPEG', quality=QUALITY, subsampling=0)
 
-    def _draw(self, one: Judged) -> Iterator[tuple[np.ndarray, str]]:
+    def _draw(self, one: ScoredImage) -> Iterator[tuple[np.ndarray, str]]:
         """Two pictures: the labels, and the prediction."""
         image = self._read(one.path)
         size = image.shape[1::-1]
@@ -189,19 +189,19 @@ class WorstImagesHook(Hook):
         names = self._style.classes
         return [names[label] if names else None for label in labels]
 
-    def _judge_boxes(self, path: str, sample: Any) -> Judged:
+    def _judge_boxes(self, path: str, sample: Any) -> ScoredImage:
         instances = sample.pred_instances
         kept = instances[instances.scores >= SCORE_THR]
         boxes, scores = kept.bboxes.cpu().numpy(), kept.scores.cpu().numpy()
         labels = kept.labels.cpu().numpy()
         true = self._objects[path]
-        met = match(boxes, labels, true['boxes'], true['labels'])
-        found = int((met >= 0).sum())
-        extra = int((~_in_any(boxes[met < 0], true['ignored'])).sum())
+        matched = match(boxes, labels, true['boxes'], true['labels'])
+        found = int((matched >= 0).sum())
+        extra = int((~_in_any(boxes[matched < 0], true['ignored'])).sum())
         objects = len(true['labels'])
         total = objects + found + extra
         shown = dict(boxes=boxes.tolist(), scores=scores.tolist(), labels=labels.tolist())
-        return Judged(
+        return ScoredImage(
             score=2 * found / total if total else 1.0,
             path=path,
             about=f'{found} of {objects} found, {extra} extra',
@@ -213,7 +213,7 @@ class WorstImagesHook(Hook):
             found=dict(shown, classes=self._names(labels)),
         )
 
-    def _judge_map(self, path: str, sample: Any) -> Judged:
+    def _judge_map(self, path: str, sample: Any) -> ScoredImage:
         found = sample.pred_sem_seg.data.squeeze(0).cpu().numpy()
         true = sample.gt_sem_seg.data.squeeze(0).cpu().numpy()
         count = len(self._style.classes or ()) or int(found.max()) + 1
@@ -223,7 +223,7 @@ class WorstImagesHook(Hook):
         score = float(np.mean(ious)) if ious else 1.0
         dtype = np.dtype(np.uint8 if count <= 255 else np.uint16)
         true = np.where(labelled, true, no_class(dtype)).astype(dtype)
-        return Judged(
+        return ScoredImage(
             score=score,
             path=path,
             about=f'mean IoU {score:.2f}',
@@ -231,13 +231,13 @@ class WorstImagesHook(Hook):
             found=dict(seg_map=found.astype(dtype)),
         )
 
-    def _judge_class(self, path: str, sample: Any) -> Judged:
+    def _judge_class(self, path: str, sample: Any) -> ScoredImage:
         scores, true = sample.pred_score.cpu().numpy(), sample.gt_label.flatten().tolist()
         label = int(scores.argmax())
         score = float(scores[true].mean())
         (true_name,), (name,) = self._names(true[:1]), self._names([label])
         found: dict[str, Any] = {'label': label, 'class': name, 'score': float(scores[label])}
-        return Judged(
+        return ScoredImage(
             score=score,
             path=path,
             about=f'true class: {score:.2f}',

@@ -1,11 +1,15 @@
 """Checkpoints of this and other packages: find, open safely, recognise, convert, load, write.
 
-``loading`` is the way of a file into a backbone: find and open (``reading``), recognise, rename,
-fit and report (``conversion``). ``whole`` loads a whole detector, segmentor or classifier, from its
-own weights or from those of another package. ``mmengine_loader`` reads for mmengine, and checks
-what mmengine loads. ``described`` reads what a name or a ``config.json`` says of a model,
-``normalisation`` by which mean and deviation its images are normalised, and ``classes`` what it was
-trained for. ``reading`` knows no model, and ``conversion`` opens no file.
+| module | content |
+| --- | --- |
+| ``reading`` | finds and opens files, without knowing models |
+| ``conversion`` | recognises, renames, fits and reports weights, without opening files |
+| ``loading`` | loads a file into a backbone by the two above |
+| ``whole_model`` | loads a whole detector, segmentor or classifier, also of another package |
+| ``mmengine_loader`` | reads for mmengine, and checks what mmengine loads |
+| ``source_config`` | arguments of a source's model, from its name or ``config.json`` |
+| ``normalisation`` | mean and standard deviation of the images of a source |
+| ``classes`` | classes that a model was trained for |
 
 :func:`export_state_dict` renames weights for other packages.
 """
@@ -17,13 +21,6 @@ from .conversion.architecture import Architecture
 from .conversion.exporting import export_state_dict
 from .conversion.families import SOURCES
 from .conversion.public import public_backbone
-from .described import (
-    named_backbone,
-    recognise_backbone,
-    stored_config,
-    stored_value,
-    trained_model,
-)
 from .loading import convert_state_dict, load_checkpoint, naming_file
 from .mmengine_loader import check_loaded
 from .normalisation import (
@@ -52,4 +49,11 @@ from .reading.writing import (
     write_checkpoint,
 )
 from .report import CheckpointError, ConversionReport, Normalisation, Reason
-from .whole import load_weights, missing_weights, refuse_missing, unwrap, weights_in
+from .source_config import (
+    named_backbone,
+    recognise_backbone,
+    stored_config,
+    stored_value,
+    trained_model,
+)
+from .whole_model import load_weights, missing_weights, refuse_missing, unwrap, weights_in

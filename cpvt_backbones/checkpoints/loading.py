@@ -29,10 +29,10 @@ from .conversion.families import known_to_differ, recognise
 from .conversion.fitting import fit
 from .conversion.renaming import rename
 from .conversion.reporting import check_values, raise_if_unfit, report_conversion
-from .described import describe
 from .normalisation import find_normalisation
 from .reading.finding import read_checkpoint
 from .report import CheckpointError, ConversionReport
+from .source_config import describe
 
 
 def load_checkpoint(

@@ -27,7 +27,7 @@ from .conversion.reporting import check_values
 from .loading import naming_file
 from .reading.finding import read_checkpoint
 from .report import CheckpointError, shorten
-from .whole import (
+from .whole_model import (
     check_kind,
     find_trunks,
     fit_whole_model,
@@ -229,10 +229,10 @@ def _replace(
     stored: Any = stored_weights(content)
     kept = list(ours or ())
     for key in layers:
-        own, place = wanted[key].clone(), key if key in stored else f'module.{key}'
-        found = keep_rows(key, own, stored[place], ours, theirs) if ours and theirs else []
+        own, stored_key = wanted[key].clone(), key if key in stored else f'module.{key}'
+        found = keep_rows(key, own, stored[stored_key], ours, theirs) if ours and theirs else []
         kept = [name for name in kept if name in found]
-        stored[place] = own
+        stored[stored_key] = own
     return kept
 
 

@@ -21,11 +21,11 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.weights import FOLDER, named_models
 
 from .conversion.public import public_backbone
-from .described import literal_in, stored_config
 from .reading.finding import locate_checkpoint
 from .reading.json_files import parse_json, read_json
 from .reading.opening import file_metadata
 from .report import CheckpointError, Normalisation
+from .source_config import literal_in, stored_config
 
 # Of transformers; processors of images and text have the second file.
 PREPROCESSOR, _PROCESSOR = 'preprocessor_config.json', 'processor_config.json'

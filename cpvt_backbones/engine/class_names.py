@@ -36,16 +36,16 @@ def check_runner_classes(runner: Runner) -> None:
         if not isinstance(loop, BaseLoop):  # not built, or none
             continue
         whole = loop.dataloader.dataset
-        place = f'{name}_dataloader.dataset'
+        key = f'{name}_dataloader.dataset'
         for dataset in parts_of(whole):
-            check_annotations(dataset, place)
+            check_annotations(dataset, key)
         for metric in getattr(getattr(loop, 'evaluator', None), 'metrics', ()):
             check_metric(metric, whole, f'{name}_evaluator')
         meta = getattr(whole, 'metainfo', None) or {}
         if first is None:
-            first = place, meta
+            first = key, meta
         else:
-            _compare_data_sets(*first, place, meta)
+            _compare_data_sets(*first, key, meta)
 
 
 def parts_of(dataset: Any) -> Iterator[Any]:
@@ -61,12 +61,12 @@ def parts_of(dataset: Any) -> Iterator[Any]:
         yield dataset
 
 
-def check_annotations(dataset: Any, place: str) -> None:
+def check_annotations(dataset: Any, key: str) -> None:
     """Compare ``metainfo.classes`` with the names that the annotations give the labels.
 
     Args:
         dataset: Of a toolbox, not a wrapper. Annotations without names pass.
-        place: Key of the data set in the config, for the error.
+        key: Key of the data set in the config, for the error.
 
     Raises:
         ValueError: They differ. Folders and classes that have no name in common pass: such folders
@@ -77,15 +77,15 @@ def check_annotations(dataset: Any, place: str) -> None:
         return
     twice = next((name for name in classes if classes.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f'{place}: metainfo.classes has {twice!r} twice, in {_shown(classes)}')
+        raise InputError(f'{key}: metainfo.classes has {twice!r} twice, in {_shown(classes)}')
     for source, labelled in _labelled_names(dataset):
         if not _same(labelled, classes):
-            raise InputError(_difference(place, classes, source, labelled))
+            raise InputError(_difference(key, classes, source, labelled))
     for labels in _label_files(dataset):
         stored = read_classes(labels)
         if stored is not None and stored != classes:
             source = f'{str(labels)!r}, by its {CLASSES},'
-            raise InputError(_difference(place, classes, source, stored))
+            raise InputError(_difference(key, classes, source, stored))
 
 
 def _label_files(dataset: Any) -> Iterator[Path]:
@@ -97,14 +97,14 @@ def _label_files(dataset: Any) -> Iterator[Path]:
             yield Path(path)
 
 
-def check_folders(options: Any, place: str) -> None:
+def check_folders(options: Any, key: str) -> None:
     """Compare the classes of a data set of class folders with the number of its folders.
 
     mmpretrain ends with an assertion if they differ.
 
     Args:
         options: Of the data set, as in a config.
-        place: Its key in the config, for the error.
+        key: Its key in the config, for the error.
 
     Raises:
         ValueError: There are more or fewer folders than classes.
@@ -118,12 +118,12 @@ def check_folders(options: Any, place: str) -> None:
     found = sorted(path.name for path in folder.iterdir() if path.is_dir())
     if len(found) != len(classes):
         raise InputError(
-            f'{place}: classes has {len(classes)} names {_shown(classes)}, but {str(folder)!r} has'
+            f'{key}: classes has {len(classes)} names {_shown(classes)}, but {str(folder)!r} has'
             f' {len(found)} folders {_shown(found)}; name each of them, in their order'
         )
 
 
-def check_metric(metric: Any, dataset: Any, place: str) -> None:
+def check_metric(metric: Any, dataset: Any, key: str) -> None:
     """Compare a metric that reads a COCO JSON of its own with the data set that it evaluates.
 
     Raises:
@@ -136,14 +136,14 @@ def check_metric(metric: Any, dataset: Any, place: str) -> None:
     listed = [category['name'] for category in api.dataset['categories']]
     labelled = [name for name in listed if name in classes]
     if not _same(labelled, classes):
-        raise InputError(_difference(place, classes, 'its ann_file', labelled))
+        raise InputError(_difference(key, classes, 'its ann_file', labelled))
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
         theirs = api.imgs.get(info.get('img_id'), {}).get('file_name')
         ours = info.get('img_path')
         if theirs and ours and Path(theirs).name != Path(ours).name:
             raise InputError(
-                f'{place}: its ann_file gives the id {info["img_id"]!r} to {theirs!r}, the data set'
+                f'{key}: its ann_file gives the id {info["img_id"]!r} to {theirs!r}, the data set'
                 f' to {ours!r}; give both the same JSON'
             )
 
@@ -170,7 +170,7 @@ def _names_in(content: bytes) -> dict[str, Any]:
     """The object in a JSON file, or of a COCO file its categories alone.
 
     Images and boxes take seconds to parse, and mmdet has parsed them. The categories are those of
-    the file if no other place has their key.
+    the file if no other entry has their key.
     """
     text = content.decode(json.detect_encoding(content), 'surrogatepass')
     keys = [*re.finditer(r'"(categories|metainfo)"(\s*:\s*)?', text)]
@@ -193,10 +193,10 @@ def _plain(name: str) -> str:
     return re.sub(r'[\s_-]+', ' ', str(name)).strip().casefold()
 
 
-def _difference(place: str, classes: list[str], source: str, labelled: list[str]) -> str:
+def _difference(key: str, classes: list[str], source: str, labelled: list[str]) -> str:
     known = set(map(_plain, labelled))
     lacking = [name for name in classes if _plain(name) not in known]
-    start = f'{place}: metainfo.classes is {_shown(classes)}, but '
+    start = f'{key}: metainfo.classes is {_shown(classes)}, but '
     if lacking:
         return f'{start}{source} lack {_shown(lacking)}: they give the labels {_shown(labelled)}'
     return (
@@ -206,20 +206,24 @@ def _difference(place: str, classes: list[str], source: str, labelled: list[str]
 
 
 def _compare_data_sets(
-    place: str, meta: dict[str, Any], other_place: str, other_meta: dict[str, Any]
+    key: str, meta: dict[str, Any], other_key: str, other_meta: dict[str, Any]
 ) -> None:
     """Compare what the labels of two data sets mean."""
     ours, theirs = classes_of(meta), classes_of(other_meta)
     if ours is not None and theirs is not None and ours != theirs:
         raise InputError(
-            f'{other_place}: metainfo.classes is {_shown(theirs)}, in {place} it is {_shown(ours)};'
+            f'{other_key}: metainfo.classes is {_shown(theirs)}, in {key} it is {_shown(ours)};'
             ' give both the same names in the same order'
         )
-    key = 'reduce_zero_label'
-    if key in meta and key in other_meta and bool(meta[key]) != bool(other_meta[key]):
+    setting = 'reduce_zero_label'
+    if (
+        setting in meta
+        and setting in other_meta
+        and bool(meta[setting]) != bool(other_meta[setting])
+    ):
         raise InputError(
-            f'{other_place}: {key} is {other_meta[key]}, in {place} it is {meta[key]}; the same'
-            ' value of a mask would have two labels'
+            f'{other_key}: {setting} is {other_meta[setting]}, in {key} it is {meta[setting]}; the'
+            ' same value of a mask would have two labels'
         )
 
 

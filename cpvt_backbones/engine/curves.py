@@ -98,9 +98,9 @@ def _add_log(curves: dict[str, Curve], records: Iterable[dict[str, Any]]) -> Non
     for record in records:
         step = record['step']
         if 'loss' not in record:
-            place = max(last, step)
+            measured_at = max(last, step)
             for name in _scores_of(record):
-                curves.setdefault(name, {})[place] = record[name]
+                curves.setdefault(name, {})[measured_at] = record[name]
             continue
         if not last:
             for curve in curves.values():

@@ -139,8 +139,8 @@ def roi_align_forward(
 
 def roi_align_backward(grad: Tensor, rois: Tensor, *tensors: Tensor, **options: Any) -> None:
     grad_input = tensors[-1]
-    places = *_bins(options), *grad_input.shape, *_sampling(options)
-    grad_input.copy_(kernels._roi_align_backward(*widen(grad, rois), *places))
+    arguments = *_bins(options), *grad_input.shape, *_sampling(options)
+    grad_input.copy_(kernels._roi_align_backward(*widen(grad, rois), *arguments))
 
 
 def _log(probability: Tensor) -> Tensor:

@@ -193,13 +193,13 @@ def tell_classes(model: nn.Module) -> None:
                 part.classes = classes_of_head(parent)
 
 
-def check_heads(model: nn.Module, classes: Sequence[str], place: str) -> None:
+def check_heads(model: nn.Module, classes: Sequence[str], dataset_key: str) -> None:
     """Compare each head with the classes of a data set, and a teacher with those of a training.
 
     Args:
         model: The whole model.
         classes: Names of the data set's classes.
-        place: Key of the data set in the config, for the error.
+        dataset_key: Key of the data set in the config, for the error.
 
     Raises:
         ValueError: ``num_classes`` of a head is another number. The weights of a teacher say other
@@ -209,7 +209,7 @@ def check_heads(model: nn.Module, classes: Sequence[str], place: str) -> None:
         taught = getattr(module, 'taught_classes', None)
         if taught is not None and taught() not in (None, list(classes)):
             raise InputError(
-                f'model.teacher knows the classes ({", ".join(taught())}), {place} has'
+                f'model.teacher knows the classes ({", ".join(taught())}), {dataset_key} has'
                 f' ({", ".join(classes)}); give teacher_classes the index of each'
             )
         count = getattr(module, 'num_classes', None)
@@ -220,7 +220,7 @@ def check_heads(model: nn.Module, classes: Sequence[str], place: str) -> None:
         if isinstance(count, int) and count != len(classes):
             key = f'model.{".".join(parts)}.num_classes'
             shown = ', '.join(map(str, classes[:5])) + (', ...' if len(classes) > 5 else '')
-            wanted = f'{len(classes)}, the number of {place}.metainfo.classes ({shown})'
+            wanted = f'{len(classes)}, the number of {dataset_key}.metainfo.classes ({shown})'
             raise InputError(f'{key} must be {wanted}, got {count}')
 
 

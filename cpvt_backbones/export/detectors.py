@@ -95,10 +95,10 @@ class Selection:
         # topk needs nms_pre entries, also on the smallest map.
         scores = F.pad(scores, (0, self.nms_pre), value=-1.0)
         scores, index = scores.topk(self.nms_pre)
-        place = (index // head.cls_out_channels).clamp(max=anchors.shape[0] - 1)
+        anchor = (index // head.cls_out_channels).clamp(max=anchors.shape[0] - 1)
         deltas = deltas.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4))  # (B, h * w * A, 4)
-        deltas = deltas.gather(1, place[..., None].expand(-1, -1, 4))
-        return self.mark(scores), index % head.cls_out_channels, deltas, anchors[place]
+        deltas = deltas.gather(1, anchor[..., None].expand(-1, -1, 4))
+        return self.mark(scores), index % head.cls_out_channels, deltas, anchors[anchor]
 
     def suppress(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Non-maximum suppression; returns the outputs of :class:`Detections`, best box first."""

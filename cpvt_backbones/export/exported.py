@@ -246,8 +246,8 @@ def _paste_weights(start: float, stop: float, length: int, cells: int) -> np.nda
     """Weights (length, cells) of each pixel along one axis; all 0 for a box without extent."""
     centres = np.arange(length, dtype=np.float32) + 0.5
     with np.errstate(divide='ignore', invalid='ignore'):
-        places = (centres - start) / (stop - start) * cells - 0.5
-        near = 1 - np.abs(places[:, None] - np.arange(cells))
+        positions = (centres - start) / (stop - start) * cells - 0.5
+        near = 1 - np.abs(positions[:, None] - np.arange(cells))
         return np.nan_to_num(np.clip(near, 0, None))
 
 

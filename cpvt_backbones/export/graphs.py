@@ -280,11 +280,11 @@ class _AdaptivePool(nn.Module):
     def means(self, length: int, like: Tensor) -> Tensor:
         """Averaging matrix (cells, length): a row has the weights of one cell."""
         cells = self.cells[:, None].to(like.device)
-        place = torch.arange(length, device=like.device)
+        position = torch.arange(length, device=like.device)
         count = len(self.cells)
         first = cells * length // count
         end = ((cells + 1) * length + count - 1) // count
-        inside = (place >= first) & (place < end)
+        inside = (position >= first) & (position < end)
         return inside.to(like) / inside.sum(dim=1, keepdim=True)
 
     def forward(self, x: Tensor) -> Tensor:

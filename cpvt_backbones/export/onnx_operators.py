@@ -33,10 +33,10 @@ def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     found = op.NonMaxSuppression(
         boxes, op.Unsqueeze(scores, [1]), limit, iou_threshold, 0.0
     )  # (K, 3)
-    places = op.Gather(found, [0, 2], axis=1)  # (K, 2): image, box
+    indices = op.Gather(found, [0, 2], axis=1)  # (K, 2): image, box
     nowhere = op.Expand(op.Constant(value_float=0.0), op.Shape(scores))
     ones = op.Expand(op.Constant(value_float=1.0), op.Shape(found, start=0, end=1))
-    return op.Greater(op.ScatterND(nowhere, places, ones), 0.0)
+    return op.Greater(op.ScatterND(nowhere, indices, ones), 0.0)
 
 
 def attention(

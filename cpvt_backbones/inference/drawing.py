@@ -195,8 +195,8 @@ def _draw_segments(rgb: np.ndarray, prediction: Prediction) -> np.ndarray:
     names = _segment_names(largest_first)
     for one in largest_first:
         left, top, box_width, box_height = (np.array(one['bbox']) * scale).tolist()
-        place = (left + box_width / 3, top + box_height / 2) * 2
-        picture.write(place, names[one['id']], _shade(shades[one['id']]))
+        position = (left + box_width / 3, top + box_height / 2) * 2
+        picture.write(position, names[one['id']], _shade(shades[one['id']]))
     picture.add_legend([(names[one['id']], _shade(shades[one['id']])) for one in largest_first])
     return np.asarray(picture.image)
 
@@ -323,9 +323,9 @@ class _Canvas:
         right, bottom = written.width - 1, written.height - 1
         left = round(max(0, min(box[0], self.image.width - right)))
         for top in map(round, (box[1] - bottom, max(0, box[1]), box[3] - bottom)):
-            place = slice(top, top + bottom), slice(left, left + right)
-            if top >= 0 and not self._is_written[place].any():
-                self._is_written[place] = True
+            area = slice(top, top + bottom), slice(left, left + right)
+            if top >= 0 and not self._is_written[area].any():
+                self._is_written[area] = True
                 self.image.paste(written, (left, top))
                 return
 

@@ -407,13 +407,13 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
     _compare(folder, settings, dict(settings, images=_describe(images)))
     _prepare(folder, dict(settings, shards=len(shards)), overwrite=False)
     # A shard may have got another spelling of the same paths.
-    places = {os.path.abspath(image): place for place, image in enumerate(images)}
+    rank = {os.path.abspath(image): index for index, image in enumerate(images)}
     listed: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     categories: dict[Any, str] | None = None
     for shard in shards:
-        results = _read_shard(shard, places)
+        results = _read_shard(shard, rank)
         if categories not in (None, results.categories):
             raise InputError(
                 f'out_dir: {str(shard)!r} numbers the classes otherwise than {str(shards[0])!r};'
@@ -428,16 +428,16 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
             f'out_dir: shards in {str(folder)!r} give two images the same id; predict all shards'
             ' with the same ann'
         )
-    listed.sort(key=lambda image: places[os.path.abspath(image['file_name'])])
+    listed.sort(key=lambda image: rank[os.path.abspath(image['file_name'])])
     names = categories or {}
-    order = {image['id']: place for place, image in enumerate(listed)}
+    order = {image['id']: index for index, image in enumerate(listed)}
     entries.sort(key=lambda entry: order[entry['image_id']])
     kinds = read_json(shards[0] / 'images.json')['categories']
     write_images(folder, listed, kinds)
     if any('segments_info' in entry for entry in entries):
         write_panoptic(folder, listed, kinds, entries)
     write_list(folder / 'predictions.json', entries)
-    reasons = dict(sorted(failed.items(), key=lambda pair: places[os.path.abspath(pair[0])]))
+    reasons = dict(sorted(failed.items(), key=lambda pair: rank[os.path.abspath(pair[0])]))
     write_failed(folder, reasons)
     parts = (entry.get('segments_info', [entry]) for entry in entries if 'seg_map' not in entry)
     classes = Counter(
@@ -457,12 +457,12 @@ class _ShardResults(NamedTuple):
     failed: dict[str, str]  # reason by file name
 
 
-def _read_shard(shard: Path, places: Mapping[str, int]) -> _ShardResults:
+def _read_shard(shard: Path, rank: Mapping[str, int]) -> _ShardResults:
     """Read the results of a shard.
 
     Args:
         shard: Its folder.
-        places: Index of each image of all shards, by absolute path.
+        rank: Index of each image of all shards, by absolute path.
 
     Raises:
         ValueError: A file is damaged, or names another image.
@@ -471,17 +471,15 @@ def _read_shard(shard: Path, places: Mapping[str, int]) -> _ShardResults:
         content = json.loads((shard / 'images.json').read_bytes())
         entries = json.loads((shard / 'predictions.json').read_bytes())
         failed = json.loads((shard / 'failed.json').read_bytes())
-        place_of = {
-            one['id']: places[os.path.abspath(one['file_name'])] for one in content['images']
-        }
+        rank_of = {one['id']: rank[os.path.abspath(one['file_name'])] for one in content['images']}
         for entry in entries:
-            place_of[entry['image_id']]
+            rank_of[entry['image_id']]
             if 'seg_map' in entry:
                 entry['seg_map'] = str(Path(shard.name, entry['seg_map']))
             elif 'segments_info' in entry:
                 entry['file_name'] = str(Path(shard.name, entry['file_name']))
         for one in failed:
-            places[os.path.abspath(one['file_name'])]
+            rank[os.path.abspath(one['file_name'])]
         return _ShardResults(
             content['images'],
             {one['id']: one['name'] for one in content['categories']},

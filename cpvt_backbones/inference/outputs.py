@@ -237,8 +237,8 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
 
 def _refuse_twice(source: Path | str, part: str, pairs: list[tuple[str, Any]]) -> None:
     """Refuse a name that has two ids, and an id that has two names."""
-    for place, what in enumerate(('name', 'id')):
-        counts = Counter(pair[place] for pair in pairs)
+    for position, what in enumerate(('name', 'id')):
+        counts = Counter(pair[position] for pair in pairs)
         twice = next((value for value, count in counts.items() if count > 1), None)
         if twice is not None:
             raise InputError(f'ann: the {part} of {str(source)!r} have the {what} {twice!r} twice')
@@ -261,9 +261,9 @@ def write_json_files(
     for image in images:
         record, number = records[image], ids.images[image]
         prediction = record['prediction']
-        place = {key: prediction[key] for key in ('crs', 'transform') if key in prediction}
+        reference = {key: prediction[key] for key in ('crs', 'transform') if key in prediction}
         size = dict(width=record['width'], height=record['height'])
-        listed.append(dict(id=number, file_name=str(image), **size, **place))
+        listed.append(dict(id=number, file_name=str(image), **size, **reference))
         entries += coco_entries(number, prediction, ids.categories)
     categories = [dict(id=ids.categories[i], name=name) for i, name in enumerate(classes)]
     if num_things is not None:
@@ -385,9 +385,9 @@ def delete_outputs(folder: Path) -> None:
     for _, record in _parse_records(folder / RECORDS_FILE):
         for output in record['files'] if record else ():
             # A record may name any path; only files of the two folders are deleted.
-            place, _, name = output.partition('/')
-            if place in IMAGE_FOLDERS and name and Path(name).name == name:
-                _unlink(folder / place / name)
+            subfolder, _, name = output.partition('/')
+            if subfolder in IMAGE_FOLDERS and name and Path(name).name == name:
+                _unlink(folder / subfolder / name)
     for name in IMAGE_FOLDERS:
         for part in (folder / name).glob(_PARTS):
             _unlink(part)

@@ -25,9 +25,9 @@ def segments_of(found: np.ndarray, classes: Sequence[str] | None) -> dict[str, A
         dicts with ``id``, ``label``, ``class``, ``area`` in px and ``bbox`` (left, top, width,
         height).
     """
-    values, places = np.unique(found, return_inverse=True)
+    values, inverse = np.unique(found, return_inverse=True)
     ids = np.cumsum(values >= 0) * (values >= 0)  # 1, 2, ... in the order of mmdet's ids
-    panoptic = ids[places].reshape(found.shape).astype(np.uint32)
+    panoptic = ids[inverse].reshape(found.shape).astype(np.uint32)
     segments = []
     for value, number in zip(values.tolist(), ids.tolist(), strict=True):
         if not number:

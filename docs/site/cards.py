@@ -126,8 +126,8 @@ def show(axis: Axes, name: str, width: int) -> str:
     for (x1, y1, x2, y2), label in zip(found['boxes'], found['labels'], strict=True):
         style = dict(fill=False, edgecolor=palette[label], linewidth=1.3)
         axis.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, **style))
-    met = match(found['boxes'], found['labels'], example.boxes, example.labels)
-    return f'{(met >= 0).sum()} of {len(example.boxes)} found'
+    matched = match(found['boxes'], found['labels'], example.boxes, example.labels)
+    return f'{(matched >= 0).sum()} of {len(example.boxes)} found'
 
 
 def plot(axis: Axes, card: Card, theme: str) -> None:
