@@ -1,9 +1,9 @@
-"""Names of the classes that weights were trained for, and comparison with those of a config.
+"""Class names of weights, and their comparison with those of a config.
 
-An index of a class means nothing without its name: a checkpoint of (a, b, c) under a config of (c,
-a, b) has the right shapes and is scored on the wrong classes. Names in another order are refused,
-not permuted. Only a training that starts from weights keeps rows by name, in layers whose rows are
-known (:func:`keep_rows`).
+A class index means nothing without its name: a checkpoint for (a, b, c) fits a config for (c, a, b)
+by its shapes, but is scored on the wrong classes. Names in another order are refused, not permuted.
+Only a training that starts from weights keeps rows by name, in layers whose rows are known
+(:func:`keep_rows`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _SHOWN = 12
 
 
 def stored_meta(content: Mapping[str, Any], checkpoint: str | PathLike[str]) -> dict[str, Any]:
-    """``meta`` of a checkpoint; of shipped weights, by name or file, the entry of the index."""
+    """Return ``meta`` of a checkpoint, or the index entry of shipped weights (name or file)."""
     meta = content.get('meta')
     if isinstance(meta, dict) and meta:
         return meta
@@ -35,7 +35,7 @@ def stored_meta(content: Mapping[str, Any], checkpoint: str | PathLike[str]) -> 
 
 
 def classes_of(meta: Any) -> list[str] | None:
-    """Names of the classes that a checkpoint or a data set has.
+    """Return the class names of a checkpoint or a data set.
 
     Args:
         meta: ``meta`` of a checkpoint, or ``metainfo`` of a data set.
@@ -60,10 +60,7 @@ def classes_of(meta: Any) -> list[str] | None:
 
 
 def class_difference(theirs: list[str] | None, ours: list[str] | None) -> str:
-    """A sentence with both lists if the names or their order differ.
-
-    '' if not, or if either is unknown.
-    """
+    """Describe both lists if the names or their order differ; ``''`` if not, or if unknown."""
     if theirs is None or ours is None or theirs == ours:
         return ''
     kind = 'other classes'
@@ -84,24 +81,24 @@ def keep_rows(
 
     Args:
         key: Name of the weight or bias.
-        own: The model's, (rows, ...), of Segmenter's tokens (1, rows, C); changed in place.
-        stored: The checkpoint's.
+        own: The model's tensor (rows, ...), or (1, rows, C) for Segmenter; changed in place.
+        stored: The checkpoint's tensor.
         ours: The model's classes.
-        theirs: The checkpoint's.
+        theirs: The checkpoint's classes.
 
     Returns:
-        The names of classes that keep their rows; empty if the layout of the layer is not known.
+        Names of the classes that keep their rows; empty if the layout of the layer is unknown.
     """
     layer = key.rpartition('.')[0].rpartition('.')[2]
     own, stored = class_rows(key, own), class_rows(key, stored)
     new, old = (_rows(layer, len(own), len(ours)), _rows(layer, len(stored), len(theirs)))
     if not new or not old or len(new[0]) != len(old[0]):
         return []
-    places = {name: index for index, name in enumerate(theirs)}
-    kept = [name for name in ours if name in places]
+    index_of = {name: index for index, name in enumerate(theirs)}
+    kept = [name for name in ours if name in index_of]
     for index, name in enumerate(ours):
-        if name in places:
-            own[new[index]] = stored[old[places[name]]].to(own)
+        if name in index_of:
+            own[new[index]] = stored[old[index_of[name]]].to(own)
     has_background = len(own) == len(ours) + 1 and len(stored) == len(theirs) + 1
     if has_background:
         own[-1] = stored[-1].to(own)
@@ -109,12 +106,12 @@ def keep_rows(
 
 
 def class_rows(key: str, value: Tensor) -> Tensor:
-    """A view of a class layer with its rows first: Segmenter's class tokens are (1, rows, C)."""
+    """Return a view of a class layer with rows first; Segmenter's tokens are (1, rows, C)."""
     return value[0] if key.endswith('cls_emb') else value
 
 
 def _rows(layer: str, rows: int, classes: int) -> list[list[int]]:
-    """Rows of each class in a layer of mmdet, mmseg or mmpretrain; empty if they are not known."""
+    """Find the rows of each class in a layer of a toolbox's head; empty if unknown."""
     if 'reg' in layer:  # four offsets for each class
         known = rows == 4 * classes
         return [list(range(4 * c, 4 * c + 4)) for c in range(classes)] if known else []

@@ -1,4 +1,4 @@
-"""Weights by their names and shapes: whose they are, and what they are called in this package.
+"""Recognition of weights by names and shapes, and their conversion to this package's names.
 
 Nothing here opens a file.
 """

@@ -1,7 +1,7 @@
-"""The backbone that weights fit, read from their names and shapes.
+"""Recognises the backbone of weights from their names and shapes.
 
-Some arguments leave no trace in weights. Where one usual value is known, it is assumed and logged;
-where there is none, the user has to pass the argument.
+Weights do not show some arguments. If such an argument has one usual value, it is assumed and
+logged; otherwise the user has to pass the argument.
 """
 
 import math
@@ -19,9 +19,10 @@ from ..report import CheckpointError
 from .families import Family, recognise
 from .renaming import hidden_rotation, is_eva02, rename
 
-# The number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
+# Number of heads by width: ViT (arXiv 2010.11929, table 1), DeiT, DeiT-III.
 _HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
-# By the widths of the stages: PVT (arXiv 2102.12122, table 1), PVTv2, Twins (arXiv 2104.13840).
+# Number of heads by widths of the stages: PVT (arXiv 2102.12122, table 1), PVTv2, Twins (arXiv
+# 2104.13840).
 _PYRAMID_HEADS: dict[tuple[int, ...], tuple[int, ...]] = {
     (32, 64, 160, 256): (1, 2, 5, 8),
     (64, 128, 320, 512): (1, 2, 5, 8),
@@ -29,12 +30,12 @@ _PYRAMID_HEADS: dict[tuple[int, ...], tuple[int, ...]] = {
     (96, 192, 384, 768): (3, 6, 12, 24),
     (128, 256, 512, 1024): (4, 8, 16, 32),
 }
-# Their patch embeddings normalise with 1e-6, those of other PVTv2 with 1e-5.
+# Their patch embeddings normalise with epsilon 1e-6, those of other PVTv2 with 1e-5.
 _SMALL_EPSILON = ("PVTv2, mmdet's names", "PVTv2, transformers' names")
 _PVT_TABLE = dict(interpolation='bilinear', antialias=False)
 _DINOV2_TABLE = dict(antialias=False, offset=0.1)
 
-# What to ask for where a rotary encoding may stand beside the table.
+# Description of `position` if a rotary encoding may accompany the position embedding.
 _HIDDEN = {
     'pe': (
         "[dict(type='Learned'), dict(type='RoPE', mode='pe')] (PE-Spatial, PE-Lang) or"
@@ -54,15 +55,17 @@ class Architecture:
     """Arguments of a backbone that were read from its weights, see :func:`recognise_backbone`.
 
     Attributes:
-        backbone: Class that the weights fit: ``'CPVT'`` (:class:`MultiScaleCPVT` takes the same
-            weights) or ``'PyramidCPVT'``.
+        backbone: Class of the weights: ``'CPVT'`` (:class:`MultiScaleCPVT` takes the same weights)
+            or ``'PyramidCPVT'``.
         source: Kind of checkpoint, in words.
         arguments: Arguments of the class that the weights determine.
-        assumed: Arguments that no weight shows, with their usual values, as ``'norm_eps=1e-06'``.
-        unclear: Arguments that the weights do not determine, with a description. Pass them.
-        table_entries: Number of entries of the first learned table; ``None`` without a table.
-        relative_sides: (height, width) in tokens for which the relative positions of each block
-            are; empty without relative positions.
+        assumed: Arguments that no weight shows, with their usual values: ``'norm_eps=1e-06'``.
+        unclear: Arguments that the weights do not determine, with a description; the user must pass
+            them.
+        table_entries: Number of entries of the first learned position embedding; ``None`` without
+            one.
+        relative_sides: (height, width) in tokens of each block's relative positions; empty without
+            relative positions.
     """
 
     backbone: str
@@ -79,13 +82,11 @@ def recognise_architecture(
 ) -> Architecture:
     """Read the architecture of a ViT, DeiT, ViTDet, SAM, PVT, Twins or CPVT from its weights.
 
-    Args:
-        checkpoint: As in :func:`convert_state_dict`.
-        prefix: As there.
-        ema: As there.
+    The arguments are those of :func:`convert_state_dict`.
 
     Raises:
-        CheckpointError: No weights, unknown names, or a trunk without its first parts.
+        CheckpointError: There are no weights, the names are unknown, or the trunk lacks its first
+            parts.
     """
     source = recognise(checkpoint, prefix=prefix, ema=ema)
     parts = rename(source).parts
@@ -141,7 +142,7 @@ def _read_plain(weights: Weights, result: Architecture) -> None:
 
 
 def _read_source(weights: Weights, result: Architecture) -> None:
-    """Set ``source`` of a MultiScaleCPVT: with 'last' its upsampling halves the width."""
+    """Set ``source`` of a MultiScaleCPVT: upsampling halves the width only with 'last'."""
     for key, value in weights.items():
         if re.match(r'pyramid\.\d\.0\.weight$', key) and value.dim() == 4:
             halves = value.shape[0] != value.shape[1]
@@ -197,9 +198,9 @@ def _set_arch(arch: dict[str, Any], result: Architecture) -> None:
 def _read_position(
     weights: Weights, family: Family, result: Architecture, *, rope: str | None
 ) -> None:
-    """Set ``position``, and ``img_size`` of a table.
+    """Set ``position``, and ``img_size`` for a learned position embedding.
 
-    ``rope`` is the mode of a rotary encoding that has no key.
+    ``rope`` is the mode of a rotary encoding without a key.
     """
     position: list[dict[str, Any]] = []
     if 'pos_embed.0' in weights:
@@ -230,7 +231,7 @@ def _read_position(
 
 
 def _relative(weights: Weights, result: Architecture) -> list[dict[str, Any]]:
-    """Relative positions; a bias by offset is for a square of tokens."""
+    """Read relative positions; a bias by offset must be for a square of tokens."""
     position: list[dict[str, Any]] = []
     if 'rel_pos.0.row' in weights:
         position.append(dict(type='Relative', clip=weights['rel_pos.0.row'].shape[0] // 2))
@@ -248,10 +249,10 @@ def _relative(weights: Weights, result: Architecture) -> list[dict[str, Any]]:
 
 
 def _table_options(weights: Weights, family: Family) -> Mapping[str, Any]:
-    """How the source resizes its table, as arguments of ``LearnedTable``."""
+    """Return how the source resizes its embedding, as arguments of ``LearnedTable``."""
     if family.layout == 'hierarchical':
         return _PVT_TABLE
-    # Meta's DINOv2 keeps the mask token, which timm's copy has not; with registers it is as timm's.
+    # Meta's DINOv2 keeps the mask token, which timm's copy lacks; with registers it equals timm's.
     parts = ('mask_token', 'cls_token', 'blocks.0.ls1.gamma')
     if family.table is None and 'reg_token' not in weights and all(p in weights for p in parts):
         return _DINOV2_TABLE
@@ -259,7 +260,7 @@ def _table_options(weights: Weights, family: Family) -> Mapping[str, Any]:
 
 
 def _rotation(mode: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A rotary encoding that has no key, for the grid of the table where it is known."""
+    """Describe a rotary encoding without a key, with the grid of the embedding if known."""
     position: dict[str, Any] = dict(type='RoPE', mode=mode)
     if mode == 'pe' and 'img_size' in arguments:
         size, patch = arguments['img_size'], arguments['patch_size']
@@ -269,15 +270,13 @@ def _rotation(mode: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_pe_core(weights: Weights) -> bool:
-    """Whether the weights are of PE-Core, whose rotary encoding has no key (arXiv 2504.13181)."""
+    """``True`` for PE-Core (arXiv 2504.13181), whose rotary encoding has no key."""
     pools = ('attn_pool.latent', 'attn_pool.probe')
     return 'norm_pre.weight' in weights and any(pool in weights for pool in pools)
 
 
 def _read_windows(weights: Weights, family: Family, result: Architecture) -> None:
-    """Set windows, and the grid of relative positions in blocks without, by the tables of ViTDet
-    and SAM.
-    """
+    """Set the windows of ViTDet and SAM, and the grid of relative positions in other blocks."""
     sides: dict[tuple[int, int], list[int]] = {}
     for block in range(_count(weights, r'rel_pos_hw\.(\d+)\.')):
         rows = (_shape(weights, f'rel_pos_hw.{block}.{axis}', 2)[0] for axis in 'hw')
@@ -301,7 +300,7 @@ def _read_windows(weights: Weights, family: Family, result: Architecture) -> Non
         if entry['type'] == 'DecomposedRelative':
             entry['grid'] = grid
     if window is None and grid in squares:
-        # Windows may be as large as the grid that the model was trained at.
+        # Windows may be as large as the training grid.
         result.unclear['window_size'] = (
             f'None, or {grid[0]} beside global_blocks and mask_window_padding: every block has a'
             f' table for {grid[0]} x {grid[1]} tokens'
@@ -316,7 +315,7 @@ def _read_windows(weights: Weights, family: Family, result: Architecture) -> Non
 
 
 def _read_pegs(weights: Weights, result: Architecture) -> dict[str, Any] | None:
-    """A plain PEG at the usual places; ``None`` for another."""
+    """Describe a plain PEG after the usual blocks; ``None`` for other PEGs."""
     count = _count(weights, r'pos_block\.(\d+)\.')
     usual: dict[int, Any] = {4: (0,)} if result.backbone == 'PyramidCPVT' else {1: (0,), 5: '0-5'}
     plain = {f'pos_block.{i}.proj.0.{leaf}' for i in range(count) for leaf in ('weight', 'bias')}
@@ -330,7 +329,7 @@ def _read_pegs(weights: Weights, result: Architecture) -> dict[str, Any] | None:
 
 
 def _read_grid(weights: Weights, result: Architecture, entries: int) -> None:
-    """Set ``img_size`` by the grid of the first table."""
+    """Set ``img_size`` from the grid of the first position embedding."""
     patch = result.arguments.get('patch_size', 4)
     stored = weights.get('pos_embed.grid_0')
     if stored is not None and stored.numel() == 2:
@@ -349,7 +348,7 @@ def _read_grid(weights: Weights, result: Architecture, entries: int) -> None:
 
 
 def _heads_in_position(weights: Weights, dim: int) -> int | None:
-    """Number of heads where the weights of a position encoding show it."""
+    """Return the number of heads if the weights of a position encoding show it."""
     bias = weights.get('rel_pos_bias.0')
     if bias is not None and bias.dim() == 2:  # (offsets, heads)
         return bias.shape[1]
@@ -367,12 +366,12 @@ def _mlp_ratio(weights: Weights, block: str, dim: int) -> float:
     gated = f'{block}.mlp.fc1_g.weight'
     hidden = _shape(weights, gated if gated in weights else f'{block}.mlp.fc1.weight', 2)[0]
     ratio = hidden / dim
-    # A block truncates the product.
+    # Blocks truncate mlp_ratio * embed_dims.
     return ratio if int(dim * ratio) == hidden else (hidden + 0.5) / dim
 
 
 def _count(weights: Weights, pattern: str) -> int:
-    """One more than the largest number that the pattern finds in the keys."""
+    """Return the largest number that a pattern finds in the keys, plus 1."""
     matches = (re.match(pattern, key) for key in weights)
     return max((int(match[1]) + 1 for match in matches if match), default=0)
 

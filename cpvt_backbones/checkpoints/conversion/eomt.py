@@ -1,4 +1,4 @@
-"""Names of a whole EoMT of its authors or of transformers, as the models here have them."""
+"""Renaming of a whole EoMT from its authors' or transformers' names to those of this package."""
 
 import re
 from collections.abc import Mapping
@@ -7,9 +7,9 @@ from torch import Tensor
 
 from ..report import CheckpointError
 
-# A buffer of the head, which shows that a model is EoMT, and where its head is.
+# A buffer that only EoMT's head has: it identifies the model and its head.
 _MARK = 'attn_mask_probs'
-# Of no use outside the authors' code: mean and deviation of the pixels, and weights of the loss.
+# Mean and deviation of the pixels, and weights of the loss, which only the authors' code uses.
 _NOT_USED = re.compile(r'(encoder\.pixel_(mean|std)|criterion\.empty_weight)$')
 _HEAD = re.compile(r'(q|class_head|mask_head|upscale)\.|attn_mask_probs$')
 _TRANSFORMERS_HEAD = (
@@ -28,9 +28,9 @@ _DELTA = (
 def rename_eomt(
     weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], trunk: str
 ) -> Mapping[str, Tensor]:
-    """Give an EoMT of its authors or of transformers the names of a model of this package.
+    """Rename an EoMT of its authors or of transformers for a model of this package.
 
-    The trunk keeps its names under ``trunk``, to be converted.
+    Weights of the trunk keep their names, under the prefix ``trunk``, to be converted later.
 
     Args:
         weights: Weights by name.
@@ -41,7 +41,7 @@ def rename_eomt(
         The renamed weights, or ``weights`` itself if they or the model are of another kind.
 
     Raises:
-        CheckpointError: The weights are differences to those of DINOv3.
+        CheckpointError: The weights are stored as differences from DINOv3's.
     """
     heads = [key.removesuffix(_MARK) for key in wanted if key.endswith(_MARK)]
     if len(heads) != 1:

@@ -31,9 +31,9 @@ def export_state_dict(
     """Rename weights of a backbone of this package for timm, mmseg or mmpretrain.
 
     A :class:`PyramidCPVT` with a PEG after the first block of each stage fits timm's ``twins_*``,
-    and the ``PCPVT`` and ``SVT`` of mmseg and mmpretrain. mmseg's classes have ``norm_eps=1e-5``
-    and no final norm. Twins-SVT computes the same where no window has padding. A :class:`CPVT` with
-    a learned table alone, global attention, GELU and no registers fits timm's ViT and DeiT.
+    and ``PCPVT`` and ``SVT`` of mmseg and mmpretrain. mmseg's classes have ``norm_eps=1e-5`` and no
+    final norm. Twins-SVT has equal outputs if no window has padding. A :class:`CPVT` with only a
+    learned position embedding, global attention, GELU and no registers fits timm's ViT and DeiT.
 
     Args:
         state_dict: State dict of ``model``.
@@ -44,7 +44,7 @@ def export_state_dict(
         The renamed state dict, and the :class:`ConversionReport`.
 
     Raises:
-        ValueError: ``to`` is another name.
+        ValueError: ``to`` is none of these.
         CheckpointError: The other package has no model that computes the same.
 
     Examples:
@@ -93,15 +93,15 @@ def export_state_dict(
 
 
 def _is_windowed(key: str, state_dict: Mapping[str, Tensor]) -> bool:
-    """Whether a key is of the attention of a block with windows, which has one projection."""
+    """``True`` for a key of windowed attention, which has one projection."""
     block, attention, _ = key.partition('.attn.')
     return bool(attention) and f'{block}.attn.qkv.weight' in state_dict
 
 
 def _found_here_alone(model: nn.Module, to: str) -> list[str]:
-    """Arguments of a model whose outputs no ViT, DeiT or Twins of another package gives.
+    """List arguments of a model that no ViT, DeiT or Twins of another package supports.
 
-    Their keys show few of them: a window has no weights.
+    Keys alone do not show them: a window, for example, has no weights.
     """
     parts = []
     for encoding in getattr(model, 'position_encodings', ()):
@@ -114,14 +114,14 @@ def _found_here_alone(model: nn.Module, to: str) -> list[str]:
         parts.append('norm_after_stage=True')
     if getattr(model, 'activation', 'gelu') != 'gelu':
         parts.append(f'activation={model.activation!r}')
-    # The tables of timm's models with registers have no entries for class token and registers.
+    # With registers, timm's embeddings have no entries for the class token and registers.
     if getattr(model, 'num_registers', 0):
         parts.append(f'num_registers={model.num_registers}')
     return parts
 
 
 def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tuple[str, str], ...]:
-    """Check that the other package has such a model, and return its renaming rules."""
+    """Return the renaming rules; raise CheckpointError if the package lacks such a model."""
     if to == 'cpvt':
         return ()
     positions = {

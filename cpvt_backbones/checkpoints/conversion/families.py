@@ -1,4 +1,4 @@
-"""Recognise: the kinds of checkpoint by their keys, and the rules that rename the keys."""
+"""Step ``recognise``: kinds of checkpoints by their keys, and the rules that rename the keys."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,24 +18,24 @@ Found = dict[
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of checkpoint."""
+    """A kind of checkpoint."""
 
     name: str  # in a report
-    # Pattern of the start of a key of each such checkpoint. The first family that matches is taken:
-    # narrow patterns stand first in `SOURCES`.
+    # Pattern of the start of a key in each such checkpoint. The first matching family is taken, so
+    # narrow patterns come first in `SOURCES`.
     signature: str
     rules: tuple[Rule, ...] = ()  # patterns and replacements, applied to each key in this order
-    # How the source resizes its learned table, as arguments of `LearnedTable`; `None` where it is
-    # not known.
+    # How the source resizes its position embedding, as arguments of `LearnedTable`; `None` if
+    # unknown.
     table: Mapping[str, Any] | None = None
     layout: str = 'plain'  # (ViT, CPVT) or 'hierarchical' (PVT, Twins)
-    # ViTDet and SAM: patches attend to the padding of windows.
+    # ViTDet and SAM: patch tokens attend to the padding of windows.
     attends_to_padding: bool = False
 
     def rename(self, key: str) -> str:
         """Return this package's name of a key.
 
-        Keys stay whose values are split or joined later, such as ``attn.in_proj``: see
+        Keys of values that are split or joined later, such as ``attn.in_proj``, do not change; see
         :mod:`.renaming`.
         """
         for pattern, replacement in (*self.rules, *TABLE_AND_PEG_RULES):
@@ -43,8 +43,8 @@ class Family:
         return key
 
 
-# A column has one table. The paper's listings name the convolution of a PEG `proj` or `pos`, alone,
-# in a Sequential or in a list of several PEGs.
+# A plain ViT has one embedding. The paper's listings name the convolution of a PEG `proj` or `pos`,
+# alone, in a Sequential or in a list of several PEGs.
 TABLE_AND_PEG_RULES: tuple[Rule, ...] = (
     (r'^pos_embed$', 'pos_embed.0'),
     (r'^pos_block\.(?:proj|pos)\.(?:0\.)?(weight|bias)$', r'pos_block.0.proj.0.\1'),
@@ -129,7 +129,7 @@ _CLIP: tuple[Rule, ...] = (
     (r'\.mlp\.c_proj\.', '.mlp.fc2.'),
     (r'\.ls_([12])\.gamma$', r'.ls\1.gamma'),
 )
-# transformers 5 has other names in memory than in files, which keep those of transformers 4.
+# transformers 5 has new names in memory, but its files keep those of transformers 4.
 _TRANSFORMERS: tuple[Rule, ...] = (
     (r'^embeddings\.(cls_token|class_embedding)$', 'cls_token'),
     (r'^embeddings\.distillation_token$', 'dist_token'),
@@ -156,7 +156,7 @@ _TRANSFORMERS: tuple[Rule, ...] = (
     ),
     (r'(\.attention\.attention)?\.relative_position_bias\.', '.attn.'),
 )
-# Pyramids split their keys and values off; queries have a projection of their own.
+# Hierarchical ViTs have one projection for queries and one for keys and values.
 _PYRAMID_PROJECTIONS = dict(query='q', key='k_proj', value='v_proj')
 
 
@@ -195,7 +195,7 @@ _TRANSFORMERS_VITDET: tuple[Rule, ...] = (
     (r'^encoder\.layer\.(\d+)\.', r'blocks.\1.'),
     (r'\.attention\.', '.attn.'),
 )
-# Of its authors, of transformers and of mmpretrain.
+# Names of the authors, of transformers and of mmpretrain.
 _SAM: tuple[Rule, ...] = (
     (r'^patch_embed\.projection\.', 'patch_embed.proj.'),
     (r'^channel_reduction\.', 'neck.'),
@@ -304,8 +304,8 @@ SOURCES: tuple[Family, ...] = (
         "ViT or DeiT, mmpretrain's names", r'layers\.\d+\.attn\.qkv\.', _OPENMMLAB_VIT, _BICUBIC
     ),
     Family("ViT, mmseg's names", r'layers\.\d+\.attn\.attn\.in_proj', _OPENMMLAB_VIT, _BICUBIC),
-    # Not recognised by its blocks: in a whole CLIP their names without prefix are those of the text
-    # tower.
+    # Not recognised by its blocks, because in a whole CLIP such names without prefix
+    # belong to the text tower.
     Family("CLIP's ViT, OpenAI's or open_clip's names", r'class_embedding$', _CLIP),
     Family(
         "ViT with registers, transformers' names",
@@ -321,8 +321,8 @@ SOURCES: tuple[Family, ...] = (
     ),
 )
 
-# Models with keys like those of a ViT that no backbone here computes. Pattern of a key, and the
-# reason; the first that matches is told.
+# Models with ViT-like keys that no backbone here supports. Pattern of a key, and the reason; the
+# error has the first that matches.
 _UNSUPPORTED = (
     (r'pos_embed_window$', 'SAM 2 (Hiera), whose blocks pool their windows'),
     (r'blocks\.\d+\.proj\.weight$', 'Hiera, whose blocks pool their tokens'),
@@ -340,9 +340,8 @@ _UNSUPPORTED = (
     ),
     (r'(preprocessor\.patchifier|embeddings\.rms_norm)\..*weight$', 'AIMv2'),
 )
-# Public weights that compute something else with the keys of a plain ViT: nothing in the file shows
-# it. The patterns are those of timm's names, from their start; a user's own file may have `rpn` in
-# its name.
+# Public weights with a plain ViT's keys but another computation, which nothing in the file shows.
+# Patterns match the start of timm's names, because a user's own file name may contain `rpn`.
 _KNOWN_TO_DIFFER = (
     (r'vit_[a-z]+_patch\d+_rpn_', 'its blocks normalise after attention and MLP, CPVT before them'),
     (r'eva02_enormous', 'its blocks normalise after attention and MLP, CPVT before them'),
@@ -350,7 +349,7 @@ _KNOWN_TO_DIFFER = (
 
 
 def known_to_differ(checkpoint: Any) -> str:
-    """Why public weights of this name compute something else in any model here; '' if not known."""
+    """Return why public weights of this name give other outputs in any model here, or ``''``."""
     name = str(checkpoint).replace('\\', '/').rpartition('/')[2]
     for pattern, reason in _KNOWN_TO_DIFFER:
         if re.match(pattern, name):
@@ -370,7 +369,8 @@ def stored_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
 
     Averaged weights are taken if ``ema``, or if there are no others.
 
-    Raise CheckpointError if there are none.
+    Raises:
+        CheckpointError: There are no weights.
     """
     if not isinstance(checkpoint, Mapping):
         raise CheckpointError(
@@ -392,7 +392,7 @@ def stored_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
         return stored_weights(checkpoint[averaged[0]])
     if len(stored) > len(
         averaged
-    ):  # before tensors, because a script may store some beside the weights
+    ):  # before tensors, because a script may store further tensors beside the weights
         return stored_weights(checkpoint[stored[0]])
     if any(isinstance(value, Tensor) for value in checkpoint.values()):
         return checkpoint
@@ -431,7 +431,7 @@ def recognise(checkpoint: Any, *, prefix: str | None = None, ema: bool = False) 
     Args:
         checkpoint: A state dict, or a whole checkpoint that holds one.
         prefix: See :func:`convert_state_dict`.
-        ema: See there.
+        ema: See :func:`convert_state_dict`.
 
     Raises:
         CheckpointError: There are no weights, or ``prefix`` or the keys are unknown.
@@ -462,7 +462,7 @@ def recognise(checkpoint: Any, *, prefix: str | None = None, ema: bool = False) 
 
 
 def _unsupported(found: Found) -> str:
-    """The model that the weights are of, if no backbone here computes it; '' if one may."""
+    """Return the model of the weights if no backbone here supports it; otherwise ``''``."""
     for pattern, reason in _UNSUPPORTED:
         if any(re.search(rf'(^|\.){pattern}', key) for key in found):
             return reason
@@ -477,7 +477,7 @@ def _unsupported(found: Found) -> str:
 
 
 def _family(found: Found) -> Family | None:
-    """The first family that one of the keys is of."""
+    """Return the first family that one of the keys belongs to."""
     for family in SOURCES:
         if any(re.match(family.signature, key) for key in found):
             return family
@@ -485,14 +485,15 @@ def _family(found: Found) -> Family | None:
 
 
 def _under(prefix: str, found: Found) -> Found:
-    """The weights whose keys start with a prefix, which is removed."""
+    """Return the weights whose keys start with a prefix, without the prefix."""
     return {key[len(prefix) :]: pair for key, pair in found.items() if key.startswith(prefix)}
 
 
 def _only_prefix(found: Found, removed: str) -> str:
-    """The one prefix under which the keys are those of a family.
+    """Return the only prefix under which the keys belong to a family.
 
-    Raise CheckpointError if there is none, or more than one.
+    Raises:
+        CheckpointError: There is no such prefix, or more than one.
     """
     prefixes: dict[str, None] = {}
     for key in found:
@@ -502,13 +503,13 @@ def _only_prefix(found: Found, removed: str) -> str:
             if any(re.match(family.signature, rest) for family in SOURCES):
                 prefixes['.'.join(parts[:start])] = None
                 break
-    # A part of the names in a prefix may be those of another family.
+    # Some names under a prefix may look like those of another family.
     prefixes = {
         inner: None
         for inner in prefixes
         if not any(inner.startswith(f'{outer}.') for outer in prefixes)
     }
-    # Prefixes that differ in numbers alone are parts of one model, as the stages of Swin.
+    # Prefixes that differ only in numbers are parts of one model, like the stages of Swin.
     if len({re.sub(r'\d+', '0', prefix) for prefix in prefixes}) < min(len(prefixes), 2):
         prefixes = {}
     if len(prefixes) > 1:

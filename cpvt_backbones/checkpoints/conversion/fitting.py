@@ -1,4 +1,4 @@
-"""Fit: tables and patch embeddings of other sizes, and the parts that the source lacks."""
+"""Step ``fit``: resizes position and patch embeddings, and adds parts that the source lacks."""
 
 import math
 import re
@@ -44,7 +44,7 @@ class Fitted:
 
 
 def fit(renamed: Renamed, model: nn.Module, *, table_grid: Any) -> Fitted:
-    """Fit weights to a model: its learned table, its channels, its patches and its PEGs.
+    """Fit weights to a model's position embedding, channels, patches and PEGs.
 
     Args:
         renamed: Weights by this package's names.
@@ -52,8 +52,8 @@ def fit(renamed: Renamed, model: nn.Module, *, table_grid: Any) -> Fitted:
         table_grid: See :func:`convert_state_dict`.
 
     Raises:
-        CheckpointError: The layout is another, or there are more blocks than the model has. Or the
-            grid of a table is not known, or not that of ``table_grid``.
+        CheckpointError: One model is plain and the other hierarchical, there are more blocks than
+            the model has, or the grid of an embedding is unknown or contradicts ``table_grid``.
         ValueError: ``table_grid`` is neither a pair nor pairs.
     """
     parts, wanted = renamed.parts, model.state_dict()
@@ -76,7 +76,7 @@ def fit(renamed: Renamed, model: nn.Module, *, table_grid: Any) -> Fitted:
 
 
 def _check_architecture(renamed: Renamed, model: nn.Module) -> None:
-    """Refuse weights of another layout, or of more blocks than the model has."""
+    """Raise CheckpointError for another layout, or for more blocks than the model has."""
     depths: Any = model.depths
     layout = 'plain' if hasattr(model, 'depth') else 'hierarchical'
     family = renamed.source.family
@@ -90,7 +90,7 @@ def _check_architecture(renamed: Renamed, model: nn.Module) -> None:
         if match := re.match(pattern, key):
             stage = int(match[1] or 0)
             counts[stage] = max(counts.get(stage, 0), int(match[2]) + 1)
-    # Fewer blocks are no error: a model saves no blocks that its outputs do not need.
+    # Fewer blocks are no error, because a model without later outputs saves no later blocks.
     if any(count > depth for count, depth in zip_longest(counts.values(), depths, fillvalue=0)):
         blocks = ', '.join(map(str, counts.values()))
         mine = f'{type(model).__name__} {", ".join(map(str, depths))}'
@@ -102,7 +102,7 @@ def _check_architecture(renamed: Renamed, model: nn.Module) -> None:
 def _additions(
     parts: Parts, wanted: Mapping[str, Tensor], model: nn.Module
 ) -> tuple[dict[str, Part], dict[str, Reason]]:
-    """What computes nothing in the source: a bias of zero, PEGs that are the identity.
+    """Make parts that the source lacks and that change no output: zero biases, identity PEGs.
 
     Returns:
         The parts, and a description of their values.
@@ -116,7 +116,7 @@ def _additions(
         reasons[bias] = Reason.ZERO_BIAS
     if any(re.match(PEG, name) for name in parts):
         return added, reasons
-    # An encoding of the user's may have PEGs, under its own name.
+    # A user's own encoding may contain PEGs, under its own name.
     present = {name.partition('.')[0] for name in parts}
     for name, value in identity_init(model).items():
         if name.partition('.')[0] not in present:
@@ -128,7 +128,7 @@ def _additions(
 def _fit_tables(
     parts: Parts, model: nn.Module, table: LearnedTable, grids: Mapping[int, Grid]
 ) -> tuple[dict[str, Part], list[str]]:
-    """Fit the table of each stage to the prefix tokens and the grid of the model."""
+    """Fit the position embedding of each stage to the model's prefix tokens and grid."""
     result: dict[str, Part] = {}
     notes: list[str] = []
     for name, part in parts.items():
@@ -150,7 +150,7 @@ def _fit_tables(
 
 
 def _known_grids(parts: Parts, table_grid: Any) -> dict[int, Grid]:
-    """Grid of each stage's table: that stored in the checkpoint, or the argument."""
+    """Return the grid of each stage's embedding, from the checkpoint or the argument."""
     pairs = [] if table_grid is None else list(table_grid)
     if len(pairs) == 2 and all(is_int(side) for side in pairs):
         pairs = [pairs]
@@ -182,11 +182,11 @@ def _known_grids(parts: Parts, table_grid: Any) -> dict[int, Grid]:
 
 
 def _prefix_entries(parts: Parts) -> list[str]:
-    """Prefix tokens that a table of the source may have entries for."""
+    """List prefix tokens for which the source's embedding may have entries."""
     theirs = prefix_tokens({name: part.value for name, part in parts.items()})
     registers = parts.get('reg_token')
     if registers is not None and registers.keys[0].endswith('register_tokens'):
-        # Meta adds the table before it inserts the registers.
+        # Meta adds the embedding before it inserts the registers.
         theirs = [token for token in theirs if not token.startswith('reg_token')]
     return theirs
 
@@ -194,18 +194,18 @@ def _prefix_entries(parts: Parts) -> list[str]:
 def _fit_table(
     index: int, parts: Parts, model: nn.Module, encoding: LearnedTable, known: Grid | None
 ) -> tuple[Tensor, list[str]]:
-    """Fit the table of a stage. Return it, and notes for the report."""
+    """Fit the position embedding of a stage; return it and notes for the report."""
     key = f'pos_embed.{index}'
     table, origin = parts[key].value, parts[key].keys[0]
     grid, prefix = encoding.grids[index], encoding.num_prefix[index]
     depths: Any = model.depths
-    # The class token of a pyramid is in its last stage.
+    # A hierarchical ViT has its class token in the last stage.
     theirs = _prefix_entries(parts) if index == len(depths) - 1 else []
     mine = prefix_tokens(dict(model.named_parameters(recurse=False)))
     entries = table.shape[1]
     if known and entries - known[0] * known[1] == prefix != len(theirs):
         theirs = mine  # the source lacks a token that its table has an entry for
-    # This package's tables have an entry for each prefix token.
+    # This package's embeddings have an entry for each prefix token.
     usual = [len(theirs)] if origin.endswith(key) else [len(theirs), 0]
     try:
         layout = table_layout(entries, grid, usual, (0, 1, 2), stored=known)
@@ -239,8 +239,8 @@ def _fit_table(
 
 
 def _resizing(source: Recognised, table: LearnedTable) -> list[str]:
-    """A note on another interpolation of the table: the outputs differ at all sizes but the
-    table's own.
+    """Note that the source interpolates its embedding otherwise, so that outputs differ at other
+    sizes.
 
     SAM's authors do not resize theirs, which is stored by rows and columns.
     """
@@ -256,7 +256,7 @@ def _resizing(source: Recognised, table: LearnedTable) -> list[str]:
 
 
 def _fit_patches(parts: Parts, wanted: Mapping[str, Tensor]) -> tuple[dict[str, Part], list[str]]:
-    """Fit the patch embedding to the model's channels and, of a column, to its patches."""
+    """Fit the patch embedding to the model's channels and, for a plain ViT, to its patches."""
     result, notes = dict(parts), list[str]()
     for name in ('patch_embed.proj.weight', 'patch_embeds.0.proj.weight'):
         if name not in parts or name not in wanted or parts[name].value.dim() != 4:
@@ -276,7 +276,7 @@ def _fit_patches(parts: Parts, wanted: Mapping[str, Tensor]) -> tuple[dict[str, 
 def _fit_size(weight: Tensor, shape: torch.Size) -> tuple[Tensor, str]:
     """Fit a patch embedding to another patch size.
 
-    A patch then gives what the source gives for it, resized to the source's size.
+    A patch then gets the token that the source computes for the patch resized to its own size.
     """
     old, new = weight.shape[2:], shape[2:]
     patches = torch.eye(new[0] * new[1]).view(-1, 1, *new)
@@ -288,7 +288,7 @@ def _fit_size(weight: Tensor, shape: torch.Size) -> tuple[Tensor, str]:
 def _fit_channels(weight: Tensor, channels: int) -> tuple[Tensor, str]:
     """Fit a patch embedding for RGB to another number of channels.
 
-    One channel has the sum of the three. More repeat them, scaled so that their sum stays.
+    A single channel gets the sum of the three. More channels repeat them, scaled to the same sum.
     """
     if channels == 1:
         weight, change = weight.sum(1, keepdim=True), 'their sum'

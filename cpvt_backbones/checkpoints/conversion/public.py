@@ -1,4 +1,4 @@
-"""Models of public weights, by the name of the weights."""
+"""Backbones of public weights, by the name of the weights."""
 
 import re
 from os import PathLike
@@ -8,7 +8,7 @@ _SIZES: dict[str, Any] = {
     'medium': dict(embed_dims=512, depth=12, num_heads=8, mlp_ratio=4.0),
     'large': dict(embed_dims=1024, depth=24, num_heads=16, mlp_ratio=4.0),
     'huge': dict(embed_dims=1280, depth=32, num_heads=16, mlp_ratio=4.0),
-    # Hidden widths 4304 and 8960, to which a product is rounded down.
+    # For hidden widths 4304 and 8960: blocks round the product down.
     'so400m': dict(embed_dims=1152, depth=27, num_heads=16, mlp_ratio=3.7362),
     'giantopt': dict(embed_dims=1536, depth=40, num_heads=16, mlp_ratio=4.0),
     'gigantic': dict(embed_dims=1536, depth=50, num_heads=16, mlp_ratio=5.8334),
@@ -44,7 +44,7 @@ _PE_LANG: dict[str, Any] = {
     'large': {**_SIZES['large'], 'depth': 23},
     'gigantic': {**_SIZES['gigantic'], 'depth': 47},
 }
-# Two thirds of the usual hidden width, since the gate has as much: 512 and 1024.
+# Two thirds of the usual hidden width, because the gate has the same width: 512 and 1024.
 _EVA_SIZES: dict[str, Any] = {
     'tiny': dict(embed_dims=192, depth=12, num_heads=3, mlp_ratio=2.6667),
     'small': dict(embed_dims=384, depth=12, num_heads=6, mlp_ratio=2.6667),
@@ -63,8 +63,8 @@ _SAM_GLOBAL = {'base': (2, 5, 8, 11), 'large': (5, 11, 17, 23), 'huge': (7, 15, 
 _BILINEAR = dict(type='Learned', interpolation='bilinear', antialias=False)
 _PVT = dict(position=_BILINEAR, embed_norm_eps=1e-6, with_cls_token=True)
 
-# A name of timm, of mmpretrain or of the authors' file, and the arguments of its model besides
-# those in the name: arch, patch (patch_size) and size (img_size).
+# Pattern of a name of timm, mmpretrain or the authors' file, and the model's arguments that are not
+# in the name; the name has arch, patch (patch_size) and size (img_size).
 _PLAIN: dict[str, dict[str, Any]] = {
     r'deit_(?P<arch>tiny|small|base)_patch16_(?P<size>\d+)': _DEIT,
     r'deit-(?P<arch>tiny|small|base)_.*?(?:-(?P<size>\d+)px)?': _MM_DEIT,
@@ -89,7 +89,7 @@ _PLAIN: dict[str, dict[str, Any]] = {
     r'vit-(?P<arch>base|large)-p(?P<patch>16|32)_(?!clip|sam).*?(?:-(?P<size>\d+)px)?': _MM_DEIT,
     r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_(?P<size>\d+)': _CLIP,
     r'vit_(?P<arch>base|large)_patch(?P<patch>14|16|32)_clip_quickgelu_(?P<size>\d+)': _QUICK_CLIP,
-    # timm computes them with the GELU that it names, not all with that of their authors.
+    # timm computes some with another GELU than their authors.
     r'vit_(?P<arch>so400m)_patch(?P<patch>14)_siglip_(?:gap_)?384': dict(**_SIGLIP, img_size=378),
     r'vit_(?P<arch>so400m)_patch(?P<patch>14)_siglip_(?:gap_)?(?P<size>\d+)': _SIGLIP,
     r'vit_(?P<arch>base)_patch(?P<patch>32)_siglip_(?:gap_)?(?P<size>\d+)': _SIGLIP_TANH,
@@ -152,7 +152,7 @@ _PLAIN: dict[str, dict[str, Any]] = {
 }
 _HIERARCHICAL: dict[str, dict[str, Any]] = {
     r'twins[_-]pcpvt[_-](?P<arch>small|base|large)(?:_.*)?': {},
-    # timm's lets tokens attend to the padding of windows, mmpretrain's does not.
+    # In timm, tokens attend to the padding of windows; in mmpretrain they do not.
     r'twins_(?P<arch>svt_(?:small|base|large))': dict(mask_window_padding=False),
     r'twins-(?P<arch>svt-(?:small|base|large))_.*': {},
     r'pvt_(?P<arch>tiny|small|medium|large)': _PVT,  # whai362/PVT; its "Medium" is `base` here
@@ -160,14 +160,14 @@ _HIERARCHICAL: dict[str, dict[str, Any]] = {
 
 
 def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
-    """Type and arguments of the backbone that public weights fit, from their name.
+    """Return type and arguments of the backbone of public weights, from their name.
 
     Args:
         checkpoint: ``timm://NAME``, ``mmpretrain://NAME``, an address or a file, such as
             ``'vit_small_patch16_dinov3.lvd1689m.safetensors'``.
 
     Returns:
-        A config, ``dict(type=..., arch=..., ...)``; ``None`` for a name that is not known.
+        A config, ``dict(type=..., arch=..., ...)``; ``None`` for an unknown name.
 
     Examples:
         >>> from cpvt_backbones.checkpoints import public_backbone
@@ -194,7 +194,7 @@ def public_backbone(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
                 built = dict(type=backbone, arch=_SIZES.get(arch, arch), with_cls_token=True)
                 built |= sizes | arguments
                 if arguments.get('position') == _PE['position']:
-                    # Coordinates stay those of pretraining where img_size is overridden.
+                    # Coordinates stay those of pretraining if img_size is overridden.
                     grid = sizes['img_size'] // sizes['patch_size']
                     built['position'] = [_TABLE, dict(type='RoPE', mode='pe', grid=grid)]
                 return built

@@ -1,6 +1,4 @@
-"""Rename: names of this package for the weights of other packages, split and joined where
-they differ.
-"""
+"""Step ``rename``: gives weights this package's names, and splits or joins tensors if needed."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +13,7 @@ from .families import Recognised
 
 
 class Part(NamedTuple):
-    """A weight, and the keys of the checkpoint that it was made of; none if it was added."""
+    """A weight, and the keys of the checkpoint that it came from; none if it was added."""
 
     value: Tensor
     keys: tuple[str, ...] = ()
@@ -63,7 +61,7 @@ def rename(source: Recognised) -> Renamed:
 
 
 def is_eva02(parts: Parts) -> bool:
-    """Whether weights are those of EVA-02-Ti or -S, whose rotary encoding has no key."""
+    """``True`` for EVA-02-Ti and -S, whose rotary encoding has no key."""
     bias = parts.get('blocks.0.attn.qkv.bias')
     gate = parts.get('blocks.0.mlp.fc1_g.weight')
     if bias is None or gate is None:
@@ -72,12 +70,12 @@ def is_eva02(parts: Parts) -> bool:
 
 
 def hidden_rotation(parts: Parts) -> str:
-    """Mode of a rotary encoding without a key that may stand beside the table.
+    """Return the mode of a rotary encoding without a key that may accompany the embedding.
 
     Returns:
-        ``'pe'`` for keys of a CLIP without its last norm, which PE-Spatial and PE-Lang have too
-        (arXiv 2504.13181); ``'axial'`` for those of Meta's DeiT-III, which timm's ``rope_ape``
-        models have too; ``''`` for other keys.
+        ``'pe'`` for keys of a CLIP without its last norm, also those of PE-Spatial and PE-Lang
+        (arXiv 2504.13181); ``'axial'`` for keys of Meta's DeiT-III, also those of timm's
+        ``rope_ape`` models; ``''`` for other keys.
     """
     shown = ('rope', 'rel_pos_bias')
     if 'pos_embed.0' not in parts or any(name.startswith(shown) for name in parts):
@@ -89,8 +87,10 @@ def hidden_rotation(parts: Parts) -> str:
 
 
 def _join_biases(parts: Parts) -> tuple[dict[str, Part], dict[str, Reason]]:
-    """Make ``qkv.bias`` of the biases of queries and values (BEiT, EVA, DINOv3), with none
-    on keys. Return the weights, and the keys that were applied to others.
+    """Join the biases of queries and values (BEiT, EVA, DINOv3) to ``qkv.bias``, zero for keys.
+
+    Returns:
+        The weights, and the keys that were applied to other weights.
     """
     result, dropped = dict(parts), dict[str, Reason]()
     for name in parts:
@@ -111,9 +111,7 @@ def _join_biases(parts: Parts) -> tuple[dict[str, Part], dict[str, Reason]]:
 
 
 def _join_projections(parts: Parts) -> dict[str, Part]:
-    """Make ``qkv`` of separate projections, or ``kv`` beside a ``q``; a bias that one of them
-    lacks is zero.
-    """
+    """Join separate projections to ``qkv``, or to ``kv`` beside ``q``; missing biases are zero."""
     result = dict(parts)
     for first in parts:
         match = re.search(r'\.attn\.([qk])_proj\.(weight|bias)$', first)
@@ -132,7 +130,7 @@ def _join_projections(parts: Parts) -> dict[str, Part]:
 
 
 def _share_biases(parts: dict[str, Part]) -> dict[str, Part]:
-    """Give each block the relative positions that all blocks of a BEiT share, besides its own."""
+    """Add the relative positions that all blocks of a BEiT share to those of each block."""
     result = dict(parts)
     if 'rel_pos_bias.shared' not in result:
         return result
@@ -145,11 +143,11 @@ def _share_biases(parts: dict[str, Part]) -> dict[str, Part]:
 
 
 def _split_gated(parts: Parts) -> dict[str, Part]:
-    """Name the inputs of gated MLPs.
+    """Name the first layers of gated MLPs.
 
-    ``up_proj`` is the second input of a gated MLP, or the only one. A first layer that is twice as
-    wide as its second (EVA-02, DINOv2-g) has the gate, then the other input. All public ones are
-    SwiGLU.
+    ``up_proj`` is the second input of a gated MLP, or the only one. If the first layer is twice as
+    wide as the second layer's input (EVA-02, DINOv2-g), it holds the gate and then the other input.
+    All public models use SwiGLU.
     """
     result = {}
     for name, part in parts.items():
@@ -169,7 +167,7 @@ def _split_gated(parts: Parts) -> dict[str, Part]:
 
 
 def _split(key: str, value: Tensor, layout: str) -> list[tuple[str, Tensor]]:
-    """Convert one tensor of the source to one or more of this package."""
+    """Convert a tensor of the source to one or more tensors of this package."""
     if '.attn.in_proj.' in key:
         if layout == 'plain':
             return [(key.replace('.in_proj.', '.qkv.'), value)]

@@ -1,4 +1,4 @@
-"""Report: what was loaded, dropped and added, and whether the model computes it."""
+"""Step ``report``: what was loaded, dropped and added, and whether the outputs are the source's."""
 
 import math
 import re
@@ -16,9 +16,9 @@ from .families import Recognised
 from .fitting import PEG, Fitted
 from .renaming import Parts, hidden_rotation, is_eva02
 
-# Keys that the model lacks are sorted by these three tables, in this order. A key in none of them
-# is a reason to refuse: nobody knows what it does to the outputs.
-# What comes after the trunk, or is used in pretraining alone: dropping it changes no output.
+# These three tables sort keys that the model lacks, in this order. A key in none of them is refused
+# because its effect on the outputs is unknown.
+# Parts after the trunk, or for pretraining only; dropping them changes no output.
 _HARMLESS = {
     r'(head|head_dist|fc|fc_norm|pre_logits|classifier|classifier_head)\.': Reason.HEAD,
     r'(attn_pool|pooler)\.': Reason.POOLING,
@@ -64,7 +64,7 @@ _REFUSED = {
         'a part of a block that this package does not know'
     ),
 }
-# What the model's arguments chose to be without.
+# Parts that the model's arguments leave out.
 _CHOSEN = {
     r'dist_token$': Reason.NO_DIST_TOKEN,
     r'reg_token$': Reason.NO_REGISTERS,
@@ -90,15 +90,15 @@ _HIDDEN_ROTATIONS = {
         ' table'
     ),
 }
-# What `allow_missing` may cover, besides the model's position encodings: parts that are added to
-# pretrained weights, to be trained. The outputs of the weights depend on all else.
+# Keys that `allow_missing` may cover besides position encodings: new parts that are added to
+# pretrained weights and then trained. All other keys affect the outputs of the weights.
 _NEW_PARTS = (
     r'(cls|dist|reg)_token$',
     r'blocks\.(\d+\.)?\d+\.ls[12]\.gamma$',
     r'(.+\.)?\w*(adapter|lora)\w*\.',
 )
 _MAY_BE_NEW = 'position encodings, class, distillation and register tokens, layer scales, adapters'
-# Arguments of the model that leave out what a source has not.
+# Arguments with which the model leaves out parts that a source lacks.
 _WITHOUT = {
     r'norm\.': 'final_norm=False',
     r'norm_pre\.': 'pre_norm=False',
@@ -114,10 +114,10 @@ _WITHOUT = {
 def report_conversion(
     fitted: Fitted, model: nn.Module, *, allow_missing: str | Iterable[str]
 ) -> ConversionReport:
-    """Return what each step did, and what of the model or the checkpoint is left over.
+    """Return what each step did, and what is left of the model or the checkpoint.
 
     Args:
-        fitted: The result of the step before.
+        fitted: The result of the previous step.
         model: The model.
         allow_missing: See :func:`convert_state_dict`.
     """
@@ -154,7 +154,7 @@ def report_conversion(
 
 
 def _reason_to_lack(key: str, model: nn.Module, patterns: Iterable[str]) -> str:
-    """Why the source may lack a weight of the model; '' if it may not."""
+    """Return why the source may lack a weight of the model; ``''`` if it may not."""
     if key.startswith('pyramid.'):
         return 'part of MultiScaleCPVT only: it keeps its initial weights'
     allowed = any(fnmatchcase(key, pattern) for pattern in patterns)
@@ -164,7 +164,7 @@ def _reason_to_lack(key: str, model: nn.Module, patterns: Iterable[str]) -> str:
 
 
 def _notes(source: Recognised, parts: Parts, model: nn.Module) -> list[str]:
-    """What the keys leave open, or what this model computes otherwise than the source."""
+    """List what the keys leave open, and what this model computes differently from the source."""
     notes = []
     encoded = rf'{PEG}|pos_embed\.|rel_pos(_hw|_bias)?\.|rope\.freqs'
     if not any(re.match(encoded, key) or _is_of_encoding(key, model) for key in parts):
@@ -191,10 +191,9 @@ def _notes(source: Recognised, parts: Parts, model: nn.Module) -> list[str]:
 
 
 def _is_deit3_of_mmpretrain(source: Recognised) -> bool:
-    """Whether keys are those of mmpretrain's DeiT-III, whose blocks apply ``ln1`` before the MLP
-    too, and never ``ln2``.
+    """``True`` for mmpretrain's DeiT-III, whose blocks apply ``ln1`` twice and never ``ln2``.
 
-    They are those of a ViT with layer scale, but the table has no entry for the class token.
+    Its keys are those of a ViT with layer scale, but its embedding lacks the class token's entry.
     """
     weights = source.weights
     parts = ('pos_embed', 'cls_token', 'layers.0.attn.gamma1.weight', 'layers.0.ln2.weight')
@@ -205,7 +204,7 @@ def _is_deit3_of_mmpretrain(source: Recognised) -> bool:
 
 
 def _other_windows(parts: Parts, wanted: Mapping[str, Tensor]) -> dict[str, str]:
-    """Relative positions of blocks with other windows, or for another grid, and the reason."""
+    """List relative positions for other windows or another grid, with the reason."""
     refused = {}
     for key, part in parts.items():
         if key.startswith('rel_pos_bias.') and key in wanted:
@@ -229,18 +228,20 @@ def _other_windows(parts: Parts, wanted: Mapping[str, Tensor]) -> dict[str, str]
 
 
 def _rotations(model: nn.Module) -> list[str]:
-    """Modes of the model's rotary encodings."""
+    """Return the modes of the model's rotary encodings."""
     encodings: Any = getattr(model, 'position_encodings', ())
     return [getattr(encoding, 'mode', '') for encoding in encodings]
 
 
 def _other_rotation(parts: Parts, model: nn.Module) -> dict[str, str]:
-    """Keys of EVA-02 and Perception Encoder (arXiv 2504.13181) for a model without their rotary
-    encodings, which have no key, and the reason.
+    """Find keys of EVA-02 or Perception Encoder if the model lacks their rotary encoding.
 
-    The core of Perception Encoder has CLIP's norm before the blocks beside a pooling by attention,
-    in timm's and Meta's names. PE-Spatial and PE-Lang have CLIP's keys without the last norm, as a
-    part of a CLIP has.
+    These encodings have no key. PE-Core (arXiv 2504.13181) has CLIP's norm before the blocks and
+    attention pooling, in timm's and Meta's names. PE-Spatial and PE-Lang have CLIP's keys without
+    the last norm, like a part of a CLIP.
+
+    Returns:
+        The keys, and the reason to refuse them.
     """
     modes = _rotations(model)
     refused = {}
@@ -259,11 +260,11 @@ def _other_rotation(parts: Parts, model: nn.Module) -> dict[str, str]:
 
 
 def _left_over(key: str, wanted: Iterable[str], model: nn.Module) -> Reason | str:
-    """Why the model lacks a key: a ``Reason`` to drop it, or text that refuses the checkpoint."""
+    """Return a ``Reason`` to drop a key that the model lacks, or text to refuse the checkpoint."""
     part = re.match(r'(blocks\.\d+(\.\d+)?|patch_embed|patch_embeds\.\d+)\.', key)
     start = part[0] if part else ''
     table = re.match(r'rel_pos_(?:hw|bias)\.(\d+)', key)
-    if table and 'patch_embed.proj.weight' in wanted:  # of a column, whose blocks it counts
+    if table and 'patch_embed.proj.weight' in wanted:  # a plain ViT
         start = f'blocks.{table[1]}.'
     if start and not any(name.startswith(start) for name in wanted):
         return Reason.NOT_BUILT
@@ -276,18 +277,18 @@ def _left_over(key: str, wanted: Iterable[str], model: nn.Module) -> Reason | st
 
 
 def _has_other_pegs(key: str, wanted: Iterable[str], model: nn.Module) -> bool:
-    """Whether a model with PEGs has another one in the place of a PEG's key, or none.
+    """``True`` if a model with PEGs has no PEG for a key, or a different one.
 
-    PEGs that no output needs are not built, and have a place all the same.
+    PEGs that no output needs are not built, but count.
     """
     pegs = {name: one for name, one in model.named_children() if isinstance(one, PEGPosition)}
-    place = re.match(r'(\w+)\.(\d+)\.', key)
-    if not pegs or not place:
+    parts = re.match(r'(\w+)\.(\d+)\.', key)  # name of the encoding and index of the PEG
+    if not pegs or not parts:
         return False
     depths: Any = model.depths
-    encoding = pegs.get(place[1])
-    places = sum(len(encoding.blocks_of(depth)) for depth in depths) if encoding else 0
-    return int(place[2]) >= places or any(name.startswith(place[0]) for name in wanted)
+    encoding = pegs.get(parts[1])
+    count = sum(len(encoding.blocks_of(depth)) for depth in depths) if encoding else 0
+    return int(parts[2]) >= count or any(name.startswith(parts[0]) for name in wanted)
 
 
 def _is_of_encoding(key: str, model: nn.Module) -> bool:
@@ -299,7 +300,7 @@ def _is_new_part(key: str, model: nn.Module) -> bool:
 
 
 def _advice_on_missing(missing: list[str], model: nn.Module) -> str:
-    """What to do about missing keys: leave the part out of the model, or call it new."""
+    """Advise on missing keys: leave the part out of the model, or allow it as a new part."""
     arguments = []
     for pattern, argument in _WITHOUT.items():
         if any(re.match(pattern, key) for key in missing):
@@ -315,7 +316,7 @@ def _advice_on_missing(missing: list[str], model: nn.Module) -> str:
 
 
 def raise_if_unfit(report: ConversionReport, model: nn.Module) -> None:
-    """Raise CheckpointError if weights are missing, refused or of other shapes."""
+    """Raise CheckpointError if weights are missing or refused, or have other shapes."""
     faults = [f'wrong architecture: {key}: {reason}' for key, reason in report.refused.items()]
     faults = faults or report.mismatches()
     missing = [key for key, reason in report.missing.items() if not reason]
@@ -331,10 +332,9 @@ def raise_if_unfit(report: ConversionReport, model: nn.Module) -> None:
 
 
 def check_values(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError if a weight for a floating-point parameter has integers, booleans, NaN
-    or infinity.
+    """Raise CheckpointError if weights of floating-point parameters have NaN, infinity or integers.
 
-    Infinity is accepted where the model's own values, in ``wanted``, have it (a mask).
+    Infinity is accepted if the model's own values, in ``wanted``, have it (a mask).
     """
     for key, value in weights.items():
         own = wanted.get(key)

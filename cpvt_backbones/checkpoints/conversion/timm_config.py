@@ -1,4 +1,4 @@
-"""``config.json`` of timm, and of transformers' ``timm_wrapper``: what the weights do not show."""
+"""Arguments from ``config.json`` of timm, and of transformers' ``timm_wrapper``."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from cpvt_backbones.errors import InputError
 from .architecture import Architecture
 from .public import public_backbone
 
-# Arguments of timm's models that the weights show, or that change no output of the trunk.
+# Arguments of timm's models that the weights show, or that do not change the trunk's outputs.
 _SHOWN = re.compile(
     r'num_classes|num_heads|act_layer|global_pool|pool_include_prefix|.*drop.*|weight_init|fix_init'
     r'|in_chans|img_size|patch_size|embed_dims?|depths?|mlp_ratios?|init_values|qkv_bias|class_token'
@@ -25,24 +25,24 @@ _ACTIVATIONS = {
     'gelutanh': 'gelu_tanh',
 }
 _HEADS = dict(tiny=3, small=6, base=12)  # of `arch` by name
-# Those that tables of relative positions show.
+# Arguments that the tables of relative positions show.
 _WINDOWS = ('window_size', 'global_attn_indexes')
 
 
 def apply_timm_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, int] | None:
-    """Set the arguments that a ``config.json`` of timm says, in place.
+    """Set the arguments in a ``config.json`` of timm, in place.
 
-    What the weights show decides. Of the rest, ``model_args`` goes before ``architecture``.
+    Arguments that the weights show are kept. ``model_args`` has precedence over ``architecture``.
 
     Args:
         config: Content of the file.
         read: Architecture of the weights beside it.
 
     Returns:
-        Grid (height, width) of the table in tokens; ``None`` if the file does not say it.
+        Grid (height, width) of the position embedding in tokens; ``None`` if not in the file.
 
     Raises:
-        ValueError: An argument that is not understood, or that no backbone here has.
+        ValueError: An argument is unknown, or no backbone here has it.
     """
     given = config.get('model_args') or {}
     if not isinstance(given, dict):
@@ -68,7 +68,7 @@ def apply_timm_config(config: Mapping[str, Any], read: Architecture) -> tuple[in
 
 
 def _apply_named(named: Mapping[str, Any], read: Architecture) -> None:
-    """Set what a public model has and its weights do not show."""
+    """Set the arguments of a public model that its weights do not show."""
     arguments = read.arguments
     hidden = {'norm_eps'}
     if arguments.get('activation') != 'swiglu':
@@ -99,7 +99,7 @@ def _has_table(position: Any) -> bool:
 
 
 def _is_usual(name: str, value: Any) -> bool:
-    """Whether an argument has the value that the backbones here stand for."""
+    """``True`` if an argument has the value that the backbones here use."""
     if name == 'norm_layer':  # of timm, with an epsilon of 1e-6
         return value is None or str(value).lower() == 'layernorm'
     return value is None or (value is False and name == 'dynamic_img_pad')
@@ -117,7 +117,7 @@ def _activation(name: Any, *, gated: bool) -> str:
 
 
 def _grid(config: Mapping[str, Any], read: Architecture) -> tuple[int, int] | None:
-    """Grid of the table by the image size in the file, if the table has as many entries."""
+    """Return the grid for the image size in the file, if the embedding has as many entries."""
     patch = read.arguments.get('patch_size')
     if read.table_entries is None or patch is None:
         return None

@@ -1,4 +1,4 @@
-"""``config.json`` of Hugging Face's transformers: what the weights beside it do not show."""
+"""Arguments from ``config.json`` of Hugging Face's transformers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -74,7 +74,7 @@ _PVT: dict[str, Any] = dict(
     strides=[4, 2, 2, 2],
 )
 _HIERARCHICAL: dict[str, dict[str, Any]] = {'pvt': _PVT, 'pvt_v2': _PVT}
-# Models of images and text, whose vision tower is described in a part.
+# Models of images and text, whose file has a section for the vision tower.
 _TOWERS = {
     'clip': 'clip_vision_model',
     'metaclip_2': 'metaclip_2_vision_model',
@@ -94,18 +94,17 @@ _ACTIVATIONS = {
 
 
 def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, int] | None:
-    """Set the arguments that a ``config.json`` says, in place.
+    """Set the arguments in a ``config.json`` of transformers, in place.
 
     Args:
         config: Content of the file.
         read: Architecture of the weights beside it.
 
     Returns:
-        tuple[int, int]: Grid (height, width) of the table in tokens; ``None`` without a table.
+        Grid (height, width) of the position embedding in tokens; ``None`` without one.
 
     Raises:
-        ValueError: A model or a value that no backbone here computes, or another one than that of
-            the weights.
+        ValueError: No backbone here supports the model or a value, or the weights contradict it.
     """
     values = _values(config)
     if (values['model_type'] in _HIERARCHICAL) != (read.backbone == 'PyramidCPVT'):
@@ -143,7 +142,7 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
         read.unclear.pop(name, None)
     read.assumed = ['window_size=None']
     if any('Backbone' in str(name) for name in config.get('architectures') or ()):
-        # Of maps; transformers' other classes of these weights always normalise.
+        # For maps; other classes of transformers for these weights always normalise.
         apply_layernorm = values.get('apply_layernorm', True)
         check_bool(apply_layernorm=apply_layernorm)
         arguments['final_norm'] = arguments['final_norm'] and apply_layernorm
@@ -157,13 +156,13 @@ def apply_config(config: Mapping[str, Any], read: Architecture) -> tuple[int, in
 
 
 def _values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the vision tower, with the defaults of its class."""
+    """Return the values of the vision tower, with the defaults of its class."""
     kind = config['model_type']
     check_choice(MODEL_TYPES, model_type=kind)
     if kind not in _TOWERS:
         return {**(_DEFAULTS | _HIERARCHICAL)[kind], **config}
     tower = _TOWERS[kind]
-    # Old files have the second, which transformers prefers.
+    # Old files have the second name, which transformers prefers.
     name = 'vision_config' if config.get('vision_config_dict') is None else 'vision_config_dict'
     part = config.get(name)
     if part is None:
@@ -173,7 +172,7 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _apply_pyramid(values: Mapping[str, Any], read: Architecture) -> None:
-    """Set the arguments of PVT and PVTv2, whose weights show all but heads and epsilons."""
+    """Set the heads and epsilons of PVT and PVTv2; their weights show all other arguments."""
     arguments = read.arguments
     arch = dict(arguments['arch'])
     shown = dict(
@@ -225,7 +224,7 @@ def _apply_pyramid(values: Mapping[str, Any], read: Architecture) -> None:
 
 
 def _set_relative_bias(values: Mapping[str, Any], read: Architecture) -> None:
-    """Set the grid of BEiT's relative positions; refuse what the weights show otherwise."""
+    """Set the grid of BEiT's relative positions; refuse values that contradict the weights."""
     position: list[Any] = list_of_dicts('position', read.arguments['position'])
     flags = ('use_relative_position_bias', 'use_shared_relative_position_bias')
     check_bool(**{name: values[name] for name in flags})
@@ -247,7 +246,7 @@ def _set_relative_bias(values: Mapping[str, Any], read: Architecture) -> None:
 
 
 def _check_agreement(values: Mapping[str, Any], read: Architecture) -> None:
-    """Refuse values that the weights show otherwise."""
+    """Raise ``ValueError`` for values that contradict the weights."""
     arguments = read.arguments
     patch = arguments['patch_size']
     shown = dict(
@@ -280,11 +279,11 @@ def _activation(values: Mapping[str, Any], *, gated: bool) -> str:
 
 
 def _set_grid(values: Mapping[str, Any], arguments: dict[str, Any], wanted: int) -> tuple[int, int]:
-    """Set ``img_size`` to the pixels of the table's grid; return the grid."""
+    """Set ``img_size`` from the grid of the position embedding; return the grid."""
     patch = arguments['patch_size']
     prefix = arguments['with_cls_token'] + arguments['with_dist_token']
     name = 'image_size'
-    if values['model_type'] == 'vitdet':  # its table has an entry for a class token
+    if values['model_type'] == 'vitdet':  # its embedding has an entry for a class token
         name, prefix = 'pretrain_image_size', 1
     height, width = _grid_of(name, values[name], patch)
     entries = height * width + prefix
@@ -299,7 +298,7 @@ def _set_grid(values: Mapping[str, Any], arguments: dict[str, Any], wanted: int)
 
 
 def _grid_of(name: str, size: Any, patch: int) -> tuple[int, int]:
-    """Grid of an image size in pixels, in whole patches."""
+    """Return the grid of whole patches for an image size in pixels."""
     sides = size if isinstance(size, list) else [size, size]
     check(
         'a number of pixels or [height, width]',
@@ -310,9 +309,7 @@ def _grid_of(name: str, size: Any, patch: int) -> tuple[int, int]:
 
 
 def _set_windows(values: Mapping[str, Any], read: Architecture) -> None:
-    """Set windows and position of ViTDet and SAM; refuse what the tables of relative positions show
-    otherwise.
-    """
+    """Set windows and position of ViTDet and SAM; refuse contradictions to the weights."""
     arguments = read.arguments
     is_sam = values['model_type'] != 'vitdet'
     flags = ('use_abs_pos', 'use_rel_pos')
@@ -343,7 +340,7 @@ def _set_windows(values: Mapping[str, Any], read: Architecture) -> None:
 def _windows(
     values: Mapping[str, Any], depth: int, *, is_sam: bool
 ) -> tuple[int | None, list[int]]:
-    """``window_size`` and ``global_blocks``."""
+    """Return ``window_size`` and ``global_blocks``."""
     name = 'global_attn_indexes' if is_sam else 'window_block_indices'
     size, listed = values['window_size'], values[name]
     check_int(window_size=size, minimum=0)
@@ -362,9 +359,10 @@ def _windows(
 def _grid_of_tables(
     values: Mapping[str, Any], read: Architecture, windows: tuple[int | None, list[int]]
 ) -> tuple[int, int]:
-    """Grid of relative positions in blocks with global attention.
+    """Return the grid of relative positions in blocks with global attention.
 
-    Raise ValueError if the tables are for other windows or another grid.
+    Raises:
+        ValueError: The tables are for other windows or another grid.
     """
     grid = _grid_of('image_size', values['image_size'], read.arguments['patch_size'])
     window, global_blocks = windows
