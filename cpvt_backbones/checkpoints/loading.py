@@ -1,6 +1,6 @@
-"""The way of a file into a backbone: find, open, recognise, rename, fit, report.
+"""Loads a file into a backbone: find, open, recognise, rename, fit, report.
 
-Each step is a function of its own module, and returns a value that the next step takes:
+Each step is a function in its own module and returns the input of the next step:
 
 1. ``reading.finding.locate_checkpoint``: path of the file on this machine.
 2. ``reading.opening.open_checkpoint``: its tensors and plain data.
@@ -9,7 +9,7 @@ Each step is a function of its own module, and returns a value that the next ste
 5. ``conversion.fitting.fit``: ``Fitted``, the weights in the shapes of the model.
 6. ``conversion.reporting.report_conversion``: a :class:`ConversionReport`.
 
-Beside the weights, :func:`describe` reads what a name or a ``config.json`` says of their model.
+:func:`describe` also reads what the name or ``config.json`` says about the model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,17 +45,17 @@ def load_checkpoint(
     table_grid: Sequence[Any] | None = None,
     content: Mapping[str, Any] | None = None,
 ) -> ConversionReport:
-    """Load a checkpoint into a backbone of this package: read it, convert it, and log the report.
+    """Load a checkpoint into a backbone of this package, and log the report.
 
     Args:
         model: :class:`CPVT`, :class:`MultiScaleCPVT` or :class:`PyramidCPVT`; changed in place.
-        checkpoint: File, folder, address or name, see :func:`locate_checkpoint`.
-        prefix: Load the keys under this prefix only; ``None`` finds the prefix.
+        checkpoint: File, folder, address or name; see :func:`locate_checkpoint`.
+        prefix: Load only keys with this prefix; ``None`` finds the prefix.
         allow_missing: Keys of new parts, such as PEGs, that the checkpoint may lack, or patterns.
-        ema: Whether to load the averaged weights that are stored beside the others.
-        table_grid: Grid (height, width) in tokens of the checkpoint's learned table, or one pair
-            for each stage of a pyramid. :func:`convert_state_dict` describes all four in full.
-        content: What :func:`read_checkpoint` returned, if it was called before.
+        ema: Load the averaged weights that are stored beside the others.
+        table_grid: Grid (height, width) of the checkpoint's position embedding in tokens, or one
+            pair per stage. :func:`convert_state_dict` explains the last four in full.
+        content: Result of :func:`read_checkpoint`, if it was called before.
 
     Returns:
         What was loaded, renamed, dropped and added.
@@ -108,35 +108,33 @@ def convert_state_dict(
     ema: bool = False,
     table_grid: Sequence[Any] | None = None,
 ) -> tuple[dict[str, Tensor], ConversionReport]:
-    """Convert weights of a ViT, DeiT, PVT, Twins or CPVT to a state dict of a backbone of
-    this package.
+    """Convert weights of a ViT, DeiT, PVT, Twins or CPVT to a state dict of this package.
 
     **Names.** The names of the authors, timm, transformers, mmdet, mmseg, mmpretrain and this
-    package are recognised. They may be inside wrappers (``model``, ``state_dict``) and under
-    prefixes (``module.``, ``backbone.``, ``_orig_mod.``). Any other prefix is found if it is the
-    only one.
+    package are recognised, also in wrappers (``model``, ``state_dict``) and under prefixes
+    (``module.``, ``backbone.``, ``_orig_mod.``). Any other prefix is found if it is the only one.
 
-    **Shapes.** A learned table of another grid is resized. A patch embedding for RGB is fitted to
-    another number of channels. In a :class:`CPVT` or :class:`MultiScaleCPVT` it is also fitted to
-    the patch size.
+    **Shapes.** A position embedding of another grid is resized. A patch embedding for RGB is fitted
+    to other numbers of channels and, for :class:`CPVT` and :class:`MultiScaleCPVT`, to the patch
+    size.
 
-    **PEGs.** PEGs that the source lacks start as the identity. Before any training, the model then
-    computes what the source computes without its table.
+    **PEGs.** PEGs that the source lacks start as the identity. Before training, the model's outputs
+    are then those of the source without its position embedding.
 
     Args:
         state_dict: A state dict, or a whole checkpoint that holds one; not changed.
         model: :class:`CPVT`, :class:`MultiScaleCPVT` or :class:`PyramidCPVT`.
-        prefix: Convert the keys under this prefix only, such as ``'teacher'`` in a checkpoint with
+        prefix: Convert only keys with this prefix, such as ``'teacher'`` in a checkpoint with
             weights under ``teacher`` and ``student``; ``None`` finds the prefix.
         allow_missing: Keys of new parts of the model that the source may lack, or patterns such as
             ``'pos_block.*'``. New parts are position encodings, class, distillation and register
             tokens, layer scales, and adapters (``adapter`` or ``lora`` in the name). No other key
             may be missing.
-        ema: Whether to convert the averaged weights that are stored beside the others. mmengine's
-            ``EMAHook`` stores them in place of the others; there they are converted either way.
-        table_grid: Grid (height, width) in tokens of the source's learned table, or one pair for
-            each stage of a pyramid. Pass it where the source does not say it and a square would be
-            a guess: 16 entries may be a grid of 4 x 4 or of 2 x 8 tokens.
+        ema: Convert the averaged weights that are stored beside the others. mmengine's ``EMAHook``
+            stores them instead of the others, so there they are always converted.
+        table_grid: Grid (height, width) of the source's position embedding in tokens, or one pair
+            per stage. Needed if the source does not contain it and a square would be a guess: 16
+            entries may be a grid of 4 x 4 or of 2 x 8 tokens.
 
     Returns:
         The state dict, to be loaded with ``strict=False``, and the :class:`ConversionReport`.
@@ -144,7 +142,7 @@ def convert_state_dict(
     Raises:
         CheckpointError: There are no weights, the names are unknown, the architecture or a shape
             differs, the trunk is incomplete, or values are NaN, infinite or integers.
-        TypeError: ``model`` is no backbone of this package.
+        TypeError: ``model`` is not a backbone of this package.
 
     Examples:
         >>> from cpvt_backbones import CPVT, convert_state_dict
@@ -174,7 +172,7 @@ def convert_state_dict(
 
 
 def _differences(model: nn.Module, source: Mapping[str, Any]) -> list[str]:
-    """What is known of the source's model, no key shows, and this model has otherwise."""
+    """List known settings of the source that no key shows and that this model does not match."""
     wanted = {key: source[key] for key in ('norm_eps', 'activation') if key in source}
     found = {key: getattr(model, key, value) for key, value in wanted.items()}
     arch = source.get('arch')
@@ -202,13 +200,13 @@ def _differences(model: nn.Module, source: Mapping[str, Any]) -> list[str]:
 def _rotation(
     mode: str = 'axial', temperature: float | None = None, **_: Any
 ) -> tuple[str, float | None]:
-    """Mode and temperature of a rotary encoding, by its arguments."""
+    """Return mode and temperature of a rotary encoding from its arguments."""
     return mode, TEMPERATURES.get(str(mode)) if temperature is None else temperature
 
 
 @contextmanager
 def naming_file(checkpoint: str | PathLike[str]) -> Iterator[None]:
-    """Context in which the message of a :class:`CheckpointError` names the file."""
+    """Context that adds the file to the message of a :class:`CheckpointError`."""
     try:
         yield
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""What mmengine opens and loads: ``load_from``, ``resume``, the toolboxes' inferencers."""
+"""Reading and checks for all that mmengine loads: ``load_from``, ``resume``, inferencers."""
 
 import re
 from collections import OrderedDict
@@ -44,7 +44,7 @@ _NAMED: dict[str, Callable[[], dict[str, str]]] = {
     'mmcls': model_zoo.get_mmcls_models,
 }
 
-# Every scheme of mmengine's, and those of this package. `pavi://`, which is not served, is refused.
+# All schemes of mmengine and of this package. `pavi://`, which has no server, is refused.
 SCHEMES = [
     '',
     r'(\S+\:)?s3://',
@@ -52,7 +52,7 @@ SCHEMES = [
     *(f'{name}://' for name in ('http', 'https', 'pavi', 'timm', 'hf', 'mmpretrain', *_NAMED)),
 ]
 
-# Layers of a head with rows for the classes, in the toolboxes: `retina_cls`, `fc_cls`, `fc_reg`,
+# Layers of the toolboxes' heads with rows for the classes: `retina_cls`, `fc_cls`, `fc_reg`,
 # `conv_seg`, `fc`, `cls_branches.0` (DETR), `rtm_cls.0`, `layers.head` (ViT), `mask_norm` and
 # `cls_emb` (Segmenter), `class_head` (EoMT).
 _CLASS_LAYER = re.compile(
@@ -61,9 +61,9 @@ _CLASS_LAYER = re.compile(
     r'|class_head)'
     r'\.(?:weight|bias)$|head\.cls_emb$'
 )
-# Heads with classes of their own: proposals, stuff.
+# Heads with their own classes: proposals, stuff.
 _OTHER_HEAD = re.compile(r'(^|\.)\w*(rpn|semantic)')
-# Of learned tables, of SAM in mmpretrain, of Swin.
+# Position embeddings, also those of SAM in mmpretrain and of Swin.
 _TABLE = re.compile('pos_embed|rel_pos_[hw]$|relative_position')
 
 
@@ -71,7 +71,8 @@ def load_from_cpvt_backbones(filename: str, map_location: Any = None) -> dict[st
     """Read a checkpoint by :func:`read_checkpoint`, which runs nothing in it.
 
     Args:
-        filename: As there, or a name of mmengine's, as ``'torchvision://resnet50'``.
+        filename: See :func:`read_checkpoint`; or a name of mmengine, such as
+            ``'torchvision://resnet50'``.
         map_location: Ignored; the weights are on the CPU.
     """
     scheme, separator, name = filename.partition('://')
@@ -99,7 +100,7 @@ def load_from_cpvt_backbones(filename: str, map_location: Any = None) -> dict[st
 
 
 def _with_file(weights: Mapping[str, Any], filename: str) -> dict[str, Any]:
-    """Note the file in torch's metadata of a state dict, which mmengine keeps, for messages."""
+    """Store the file's name in torch's metadata of a state dict, for later messages."""
     noted: Any = OrderedDict(weights)
     noted._metadata = OrderedDict(getattr(weights, '_metadata', {}))
     noted._metadata[_FILE] = dict(name=filename)
@@ -113,20 +114,20 @@ def load_state_dict_whole(
     strict: bool = False,
     logger: Any = None,
 ) -> None:
-    """mmengine's ``load_state_dict``, which leaves no part of a model random.
+    """Replace mmengine's ``load_state_dict`` by one that leaves no part of a model random.
 
-    mmengine loads what has the right names and shapes, and logs the rest. Every function of the
-    toolboxes that opens a model calls this: ``init_detector``, ``init_model``, ``get_model``, the
+    mmengine loads what has the right names and shapes, and logs the rest. All functions of the
+    toolboxes that open a model call this: ``init_detector``, ``init_model``, ``get_model``, the
     inferencers, ``load_from``. In a model with a backbone of this package, the trunk is converted
-    (:func:`fit_whole_model`), and weights that are missing or have other shapes are refused. Any
-    other model is loaded as mmengine does.
+    (:func:`fit_whole_model`), and missing weights or other shapes are refused. Other models are
+    loaded by mmengine.
 
     Args:
-        load: mmengine's own function.
-        module: As there.
-        state_dict: As there.
-        strict: As there.
-        logger: As there.
+        load: mmengine's own function, which takes the other arguments.
+        module: The model.
+        state_dict: Weights by name.
+        strict: Whether mmengine refuses other keys.
+        logger: Logger for mmengine's report.
 
     Raises:
         CheckpointError: The weights do not fit a model with a backbone of this package.
@@ -155,26 +156,26 @@ def check_loaded(
     classes: list[str] | None = None,
     stored_classes: list[str] | None = None,
 ) -> None:
-    """Check what mmengine is about to load by ``load_from`` or ``resume``.
+    """Check a checkpoint that mmengine is about to load by ``load_from`` or ``resume``.
 
-    Learned tables of absolute positions, and those of relative positions outside this package, are
-    resized as they are loaded, so their shapes may differ. Class layers that are replaced have the
-    model's shapes, so mmengine reports no misfit of them.
+    Position embeddings, and tables of relative positions outside this package, are resized on
+    loading, so their shapes may differ. Replaced class layers have the model's shapes, so mmengine
+    does not report them.
 
     Args:
-        content: The checkpoint. Class layers are replaced in it, see ``other_classes``.
+        content: The checkpoint. Its class layers may be replaced; see ``other_classes``.
         model: The model to load into.
-        checkpoint: Its name, for messages.
-        other_classes: Whether the checkpoint may be of other classes. The class layers of the heads
-            then get the model's own, random weights, and the log names them. Class layers are also
-            replaced if the checkpoint has no names and another number of classes.
-        classes: Names of the classes of the training data; ``None`` if they are not known.
-        stored_classes: Names of the checkpoint's classes, if it does not say them itself.
+        checkpoint: Name of the checkpoint, for messages.
+        other_classes: Whether the checkpoint may have other classes. If so, class layers of the
+            heads get the model's random weights, and the log names these layers. Without names,
+            the same happens for another number of classes.
+        classes: Names of the classes of the training data; ``None`` if unknown.
+        stored_classes: Names of the checkpoint's classes, if it does not contain them.
 
     Raises:
-        CheckpointError: The checkpoint is of another kind of model, has other shapes, or has values
-            that are NaN, infinite or integers. Or, without ``other_classes``, it has other classes
-            or another order.
+        CheckpointError: The checkpoint belongs to another kind of model, has other shapes, or has
+            values that are NaN, infinite or integers. Or, without ``other_classes``, it has other
+            classes or another order.
     """
     model = unwrap(model)
     with naming_file(checkpoint):
@@ -221,7 +222,7 @@ def _replace(
     ours: list[str] | None,
     theirs: list[str] | None,
 ) -> list[str]:
-    """Replace class layers of a checkpoint by the model's own, with the rows of the same classes.
+    """Replace class layers of a checkpoint by the model's own, but keep rows of shared classes.
 
     Returns:
         The classes that keep their rows in every layer.
@@ -239,7 +240,7 @@ def _replace(
 def _class_layers(
     weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, all_of_them: bool
 ) -> list[str]:
-    """Weights of heads whose rows are classes: all of them, or those of another number."""
+    """List head weights whose rows are classes: all, or only those with another number."""
     found = []
     for key, own in wanted.items():
         if key not in weights or not _CLASS_LAYER.search(key) or _OTHER_HEAD.search(key):
@@ -253,7 +254,7 @@ def _class_layers(
 def _check_shapes(
     weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, replaced: Collection[str]
 ) -> None:
-    """Refuse other shapes, but for tables of positions and weights that are ``replaced``."""
+    """Raise CheckpointError for other shapes, except in position tables and ``replaced``."""
     faults = []
     for key, own in wanted.items():
         if key in weights and weights[key].shape != own.shape:

@@ -1,6 +1,7 @@
-"""Mean and standard deviation of the images that weights were trained with: no weight shows them.
+"""Mean and standard deviation of the images that weights were trained on.
 
-All values are in the scale of 8-bit pixels, as in the data preprocessors of the toolboxes.
+No weight shows them. All values are in the scale of 8-bit pixels, as in the toolboxes' data
+preprocessors.
 """
 
 import json
@@ -27,22 +28,22 @@ from .reading.opening import file_metadata
 from .report import CheckpointError, Normalisation
 from .source_config import literal_in, stored_config
 
-# Of transformers; processors of images and text have the second file.
+# Files of transformers; processors of images and text have the second one.
 PREPROCESSOR, _PROCESSOR = 'preprocessor_config.json', 'processor_config.json'
 _KEY = 'normalisation'  # in the metadata of a file that this package has written
-# A hash and a suffix behind the name of a model.
+# A hash and a suffix after the name of a model.
 _ENDING = re.compile(r'(-[0-9a-f]{8,})?(\.(safetensors|pth|pt|bin|ckpt|npz))?([?#].*)?$')
 
 
 def find_normalisation(
     checkpoint: str | PathLike[str], *, download: bool = True
 ) -> Normalisation | None:
-    """Mean and standard deviation of the images that weights were trained with.
+    """Find mean and standard deviation of the images that weights were trained on.
 
-    The source is, by the kind of ``checkpoint``:
+    The kind of ``checkpoint`` determines the source:
 
     - shipped weights and published models: the index of this package;
-    - ``timm://NAME``, ``hf://timm/NAME``, and a file under a name of timm: timm's
+    - ``timm://NAME``, ``hf://timm/NAME``, and files with a name of timm: timm's
       ``pretrained_cfg``, without a download;
     - ``mmpretrain://NAME``: the config in mmpretrain;
     - a folder or repository: ``preprocessor_config.json``, or ``config.json`` of timm;
@@ -50,11 +51,11 @@ def find_normalisation(
     - a file that this package has written: its metadata.
 
     Args:
-        checkpoint: File, folder, address or name, see :func:`locate_checkpoint`.
-        download: Whether to fetch ``preprocessor_config.json`` of a repository on the hub.
+        checkpoint: File, folder, address or name; see :func:`locate_checkpoint`.
+        download: Fetch ``preprocessor_config.json`` of a repository on the hub.
 
     Returns:
-        The values; ``None`` if the source does not say them.
+        The values; ``None`` if unknown.
 
     Raises:
         ValueError: ``preprocessor_config.json`` or ``config.json`` is damaged.
@@ -85,9 +86,10 @@ def find_normalisation(
 def config_normalisation(
     settings: Mapping[str, Any] | None, source: str = 'its config'
 ) -> Normalisation | None:
-    """The normalisation of a data preprocessor of mmdet, mmseg or mmpretrain, by its config.
+    """Read the normalisation from the config of a toolbox's data preprocessor.
 
-    Without ``mean`` pixels stay as they are: mean 0 and deviation 1. ``None`` without a config.
+    Without ``mean``, pixels do not change: mean 0 and standard deviation 1. ``None`` without a
+    config.
     """
     while settings and isinstance(settings.get('data_preprocessor'), Mapping):  # of branches
         settings = settings['data_preprocessor']
@@ -101,7 +103,7 @@ def config_normalisation(
 
 
 def model_normalisation(preprocessor: Any) -> Normalisation | None:
-    """The normalisation of a data preprocessor that was built; ``None`` for one of another kind."""
+    """Return the normalisation of a built data preprocessor; ``None`` for other modules."""
     settings = vars(preprocessor)
     if '_enable_normalize' not in settings:
         return None
@@ -113,7 +115,7 @@ def model_normalisation(preprocessor: Any) -> Normalisation | None:
 
 
 def normalisation_meta(found: Normalisation | None) -> dict[str, str]:
-    """Metadata by which a file of weights carries their normalisation; empty if not known."""
+    """Return metadata that stores a normalisation in a file of weights; empty if unknown."""
     if found is None:
         return {}
     values = dict(mean=found.mean, std=found.std, rgb=found.rgb)
@@ -121,7 +123,7 @@ def normalisation_meta(found: Normalisation | None) -> dict[str, str]:
 
 
 def preprocessor_config(found: Normalisation) -> dict[str, Any]:
-    """Content of ``preprocessor_config.json``, as transformers writes and reads it."""
+    """Return content for ``preprocessor_config.json``, as transformers writes and reads it."""
     return dict(
         do_rescale=True,
         rescale_factor=1 / 255,
@@ -132,13 +134,13 @@ def preprocessor_config(found: Normalisation) -> dict[str, Any]:
 
 
 def warn_of_other_normalisation(model: nn.Module, checkpoint: str | PathLike[str]) -> None:
-    """Log a line if a model normalises images of three channels otherwise than its weights want.
+    """Log a warning if a model does not normalise images as its weights require.
 
-    Nothing is logged if either is unknown, or if the images have another number of channels.
+    Nothing is logged if either is unknown, or if images do not have three channels.
 
     Args:
         model: Detector, segmentor or classifier with its ``data_preprocessor``.
-        checkpoint: Its weights, see :func:`find_normalisation`.
+        checkpoint: Its weights; see :func:`find_normalisation`.
     """
     ours = model_normalisation(getattr(model, 'data_preprocessor', None) or nn.Identity())
     channels = getattr(getattr(model, 'backbone', None), 'in_channels', 3)
@@ -158,7 +160,7 @@ def warn_of_other_normalisation(model: nn.Module, checkpoint: str | PathLike[str
 
 
 def _of_index(name: str) -> Normalisation | None:
-    """Of shipped weights or a published model, by name, address or file."""
+    """Look up shipped weights or a published model by name, address or file."""
     for entry in named_models().values():
         names = (entry.name, getattr(entry, 'address', None), f'{FOLDER / entry.name}.safetensors')
         if name in names and entry.mean and entry.std:
@@ -167,7 +169,7 @@ def _of_index(name: str) -> Normalisation | None:
 
 
 def _of_path(path: Path) -> Normalisation | None:
-    """Of a folder or a file on this machine."""
+    """Read the normalisation of a local folder or file."""
     if path.is_dir():
         found = _of_configs(path, stored_config(path))
         if found is not None:
@@ -199,7 +201,7 @@ def _of_file(path: Path) -> Normalisation | None:
 
 
 def _of_repository(name: str) -> Normalisation | None:
-    """Of ``hf://USER/REPOSITORY``."""
+    """Read the normalisation of ``hf://USER/REPOSITORY``."""
     try:
         config = stored_config(name)
         if not config or 'architecture' in config:
@@ -210,7 +212,7 @@ def _of_repository(name: str) -> Normalisation | None:
 
 
 def _of_configs(folder: Path, config: Mapping[str, Any]) -> Normalisation | None:
-    """Of the JSON files beside weights."""
+    """Read the normalisation from JSON files beside the weights."""
     for name in (PREPROCESSOR, _PROCESSOR):
         if (folder / name).is_file():
             found = _of_processor(folder / name)
@@ -220,7 +222,7 @@ def _of_configs(folder: Path, config: Mapping[str, Any]) -> Normalisation | None
 
 
 def _of_processor(file: Path) -> Normalisation | None:
-    """Of an image processor, or of one of images and text that holds one."""
+    """Read an image processor, or the one inside a processor of images and text."""
     settings = read_json(file)
     inner = settings.get('image_processor')
     return _of_transformers(inner if isinstance(inner, Mapping) else settings, file.name)
@@ -236,7 +238,7 @@ def _of_timm_config(config: Mapping[str, Any]) -> Normalisation | None:
 
 
 def _of_transformers(settings: Mapping[str, Any], source: str) -> Normalisation | None:
-    """Of an image processor: (pixel * factor - mean) / std."""
+    """Convert an image processor's (pixel * factor - mean) / std."""
     mean, std = settings.get('image_mean'), settings.get('image_std')
     if not settings.get('do_normalize', True):
         mean, std = 0.0, 1.0
@@ -247,7 +249,7 @@ def _of_transformers(settings: Mapping[str, Any], source: str) -> Normalisation 
 
 
 def _of_unit(mean: Any, std: Any, source: str, *, scale: float = 255.0) -> Normalisation | None:
-    """Of values in another scale than pixels', usually 0 to 1."""
+    """Convert values in another scale than that of pixels, usually 0 to 1."""
     if mean is None or std is None:
         return None
     found = _checked(*(one if _is_list(one) else [one] * 3 for one in (mean, std)), source=source)
@@ -260,7 +262,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _checked(mean: Any, std: Any, *, rgb: bool = True, source: str) -> Normalisation:
-    """The values; ``InputError`` unless both are lists of numbers, the second positive."""
+    """Check that both are lists of numbers, the second positive; ``InputError`` otherwise."""
     for key, values in (('mean', mean), ('std', std)):
         are_numbers = _is_list(values) and all(
             is_number(value) and math.isfinite(value) and (key == 'mean' or value > 0)
@@ -273,10 +275,10 @@ def _checked(mean: Any, std: Any, *, rgb: bool = True, source: str) -> Normalisa
 
 
 def _of_timm(name: str, *, is_default_tag: bool = False) -> Normalisation | None:
-    """Of a name of timm.
+    """Look up a name of timm.
 
-    Without a tag a file may be of any weights of a model: ``None`` unless all have the same values.
-    With ``is_default_tag`` it is of those that timm loads.
+    A file without a tag may hold any weights of a model, so ``None`` unless all have the same
+    values. With ``is_default_tag``, it holds the weights that timm loads by default.
     """
     if not is_default_tag and public_backbone(name) is None:
         return None

@@ -1,4 +1,4 @@
-"""The report of a conversion, the normalisation that weights want, and the error."""
+"""Report and errors of a conversion, and the normalisation that weights require."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _TRUNK = 'backbone.'  # prefix of the backbone in the model of a toolbox
 
 
 def shorten(items: list[str], *, shown: int = 4) -> str:
-    """Join the first items of a list, with the number of the others."""
+    """Join the first items of a list, and add the number of further items."""
     more = len(items) - shown
     return ', '.join(items[:shown]) + (f' and {more} more' if more > 0 else '')
 
@@ -24,8 +24,8 @@ class Normalisation:
     Args:
         mean: Mean of each channel, 0 to 255.
         std: Standard deviation of each channel, in the same scale.
-        rgb: Whether three channels are red, green and blue; otherwise blue, green and red.
-        source: Who says so, in words.
+        rgb: Three channels are red, green and blue; otherwise blue, green and red.
+        source: Where the values come from, in words.
 
     Examples:
         >>> from cpvt_backbones.checkpoints import find_normalisation
@@ -44,9 +44,9 @@ class Normalisation:
         return f'mean {_listed(self.mean)} and std {_listed(self.std)}{order}'
 
     def agrees(self, other: 'Normalisation') -> bool:
-        """Whether both normalise images of three channels alike, but for rounding.
+        """``True`` if both normalise images of three channels alike, up to rounding.
 
-        One value stands for all channels.
+        A single value applies to all channels.
         """
         if self.rgb != other.rgb:
             return False
@@ -103,7 +103,7 @@ class Reason(str, Enum):
         return self.value
 
 
-# Keys without which every output is the same, those of heads and necks included.
+# Reasons to drop a key that changes no output, also of heads and necks.
 NOT_USED = frozenset(
     {
         Reason.NO_TENSOR,
@@ -114,7 +114,7 @@ NOT_USED = frozenset(
         Reason.NOT_BUILT,
     }
 )
-# What makes the outputs of a model differ from those of the source.
+# Reasons for which the outputs of a model differ from those of the source.
 OTHER_OUTPUTS = frozenset(
     {
         Reason.NO_CLS_TOKEN,
@@ -133,25 +133,25 @@ OTHER_OUTPUTS = frozenset(
 
 @dataclass
 class ConversionReport:
-    """What :func:`convert_state_dict` or :func:`export_state_dict` did; ``print(report)`` shows it.
+    """Report of :func:`convert_state_dict` or :func:`export_state_dict`; print it to read it.
 
     Attributes:
-        source: Kind of checkpoint that was recognised, in words.
+        source: Recognised kind of checkpoint, in words.
         target: Type of the model.
-        prefix: Text that was removed from every key of the checkpoint, such as ``'backbone.'``.
+        prefix: Prefix that was removed from every key of the checkpoint, such as ``'backbone.'``.
         loaded: Keys of the result that come from the checkpoint.
-        renamed: (key in the checkpoint, key in the result) where they differ.
-        dropped: Keys of the checkpoint that the outputs do not need, and the :class:`Reason`.
-        added: Keys of the result that the checkpoint lacks, and the :class:`Reason`, which
-            describes their values.
-        missing: Keys of the model that the result lacks, and why that is allowed; an empty
-            reason: it is not allowed.
-        mismatched: Keys of another shape, and both shapes: in the checkpoint and in the model.
-        refused: Keys of the checkpoint that the model lacks and that may change the outputs, and
+        renamed: Pairs (key in the checkpoint, key in the result) that differ.
+        dropped: Keys of the checkpoint that the outputs do not need, with the :class:`Reason`.
+        added: Keys of the result that the checkpoint lacks, with a :class:`Reason` that describes
+            their values.
+        missing: Keys of the model that the result lacks, with the reason why that is allowed; empty
+            if it is not allowed.
+        mismatched: Keys of another shape, with both shapes: in the checkpoint and in the model.
+        refused: Keys of the checkpoint that the model lacks and that may change the outputs, with
             the reason.
-        notes: Any other change, in words, such as a learned table that was resized.
-        normalisation: Mean and standard deviation of the images that the weights were trained with;
-            ``None`` if their source does not say it.
+        notes: Other changes, in words, such as a resized position embedding.
+        normalisation: Mean and standard deviation of the images that the weights were trained on;
+            ``None`` if unknown.
 
     Examples:
         >>> from cpvt_backbones import CPVT, convert_state_dict
@@ -200,7 +200,7 @@ class ConversionReport:
         return '\n'.join(map(printable, lines))  # keys are text of the file
 
     def mismatches(self) -> list[str]:
-        """A line of text for each key of another shape."""
+        """Return a line of text for each key of another shape."""
         line = 'shape mismatch: {} is {} in the checkpoint, {} in the model'
         return [line.format(key, *shapes) for key, shapes in self.mismatched.items()]
 
@@ -209,7 +209,7 @@ class CheckpointError(RuntimeError, InputError):
     """Raised for a checkpoint that cannot be read, is not recognised, or does not fit the model.
 
     Args:
-        message: What is wrong, and what to do.
+        message: The problem and the cure.
         report: The :class:`ConversionReport` up to the error; ``None`` without a conversion.
 
     Examples:

@@ -1,4 +1,4 @@
-"""What is known of the source's model beside its weights: by its name, or ``config.json``."""
+"""Arguments of a source's model from its name or ``config.json``."""
 
 import ast
 import os
@@ -28,10 +28,10 @@ _USUAL: dict[str, Any] = dict(norm_eps=1e-6, activation='gelu', position=None)
 
 @dataclass
 class Source:
-    """Arguments of the model that weights are of, as far as they are known."""
+    """Known arguments of the model that weights belong to."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    table_grid: Grid | None = None  # (height, width) of its table, in tokens
+    table_grid: Grid | None = None  # (height, width) of its position embedding
     notes: list[str] = field(default_factory=list)
 
 
@@ -42,18 +42,18 @@ def describe(
     prefix: str | None = None,
     ema: bool = False,
 ) -> Source:
-    """What a name, or the ``config.json`` of a folder or repository, says of the weights.
+    """Describe weights by their name, or by ``config.json`` of their folder or repository.
 
     Args:
-        checkpoint: As in :func:`load_checkpoint`. A file alone, and a folder without that file, say
-            nothing.
-        content: What was read from it.
-        prefix: As in :func:`convert_state_dict`.
-        ema: As there.
+        checkpoint: See :func:`load_checkpoint`. The result is empty for a file alone, and for a
+            folder without ``config.json``.
+        content: Content of the checkpoint.
+        prefix: See :func:`convert_state_dict`.
+        ema: See :func:`convert_state_dict`.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged, of another model than the weights, or of one
-            that no backbone here computes.
+        CheckpointError: ``config.json`` is damaged, contradicts the weights, or describes a model
+            that no backbone here supports.
     """
     config: dict[str, Any] = {}
     notes: list[str] = []
@@ -82,7 +82,7 @@ def stored_config(checkpoint: str | PathLike[str]) -> dict[str, Any]:
     """Read ``config.json`` of a folder, or of the repository ``hf://USER/REPOSITORY``.
 
     Returns:
-        Its content; empty for another checkpoint, and for a folder without that file.
+        Its content; empty for other checkpoints, and for a folder without that file.
 
     Raises:
         CheckpointError: The file cannot be fetched.
@@ -96,9 +96,9 @@ def stored_config(checkpoint: str | PathLike[str]) -> dict[str, Any]:
 
 
 def stored_value(checkpoint: str | PathLike[str], name: str) -> Any:
-    """A variable of the config in a training's checkpoint, parsed as a literal; nothing is run.
+    """Return a variable of the config in a training's checkpoint, parsed as a literal.
 
-    ``None`` if the checkpoint has no config, or the config no such literal.
+    Nothing is run. ``None`` means that there is no config, or no such literal in it.
     """
     try:
         source = stored_source(locate_checkpoint(checkpoint))
@@ -108,9 +108,9 @@ def stored_value(checkpoint: str | PathLike[str], name: str) -> Any:
 
 
 def literal_in(source: str, name: str) -> Any:
-    """The last literal that the text of a config gives to a variable; ``None`` without one.
+    """Return the last literal assigned to a variable in the text of a config; ``None`` without one.
 
-    The text is parsed, and never run.
+    The text is parsed but never run.
     """
     try:
         lines = ast.parse(source).body
@@ -125,11 +125,10 @@ def literal_in(source: str, name: str) -> Any:
 
 
 def trained_model(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
-    """The model in the config of a training's checkpoint, with its backbone.
+    """Return the model in the config of a training's checkpoint, with its backbone.
 
     Returns:
-        A config, ``dict(type=..., backbone=dict(type=..., ...))``; ``None`` if the checkpoint has
-        none.
+        A config, ``dict(type=..., backbone=dict(type=..., ...))``; ``None`` without a config.
     """
     model = stored_value(checkpoint, 'model')
     backbone = model.get('backbone') if isinstance(model, dict) else None
@@ -137,7 +136,7 @@ def trained_model(checkpoint: str | PathLike[str]) -> dict[str, Any] | None:
 
 
 def _literal(node: ast.expr) -> Any:
-    """The value of a literal, in which ``dict(key=value)`` may stand; else ``ValueError``."""
+    """Evaluate a literal, which may contain ``dict(key=value)``; ``ValueError`` for other code."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'dict':
         if node.args or None in [keyword.arg for keyword in node.keywords]:
             raise ValueError('dict() takes keywords only')
@@ -154,16 +153,15 @@ def _literal(node: ast.expr) -> Any:
 def named_backbone(
     checkpoint: str | PathLike[str], config: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Type and arguments of a backbone that its name or ``config.json`` describes without the
-    weights.
+    """Return type and arguments of a backbone without reading its weights.
 
     Args:
-        checkpoint: Name of public weights, see :func:`public_backbone`, or of shipped ones.
-        config: Content of ``config.json``, which has precedence. ``save_pretrained`` writes
-            one with all arguments. Those of timm and transformers describe the weights in part.
+        checkpoint: Name of shipped weights, or of public weights (see :func:`public_backbone`).
+        config: Content of ``config.json``, which has precedence. ``save_pretrained`` writes all
+            arguments into it. Files of timm and transformers have only some of them.
 
     Returns:
-        A config, ``dict(type=..., ...)``; ``None`` if it has to be read from the weights.
+        A config, ``dict(type=..., ...)``; ``None`` if only the weights show it.
     """
     if 'type' in config:
         return dict(config)
@@ -189,21 +187,20 @@ def recognise_backbone(
     prefix: str | None = None,
     ema: bool = False,
 ) -> tuple[Architecture, Grid | None]:
-    """Recognise the architecture of weights, with the help of a ``config.json`` of transformers or
-    timm.
+    """Recognise the architecture of weights, and use ``config.json`` of transformers or timm.
 
     Args:
-        content: What :func:`read_checkpoint` returned.
+        content: Result of :func:`read_checkpoint`.
         config: Content of ``config.json``; empty without one.
         prefix: See :func:`convert_state_dict`.
-        ema: See there.
+        ema: See :func:`convert_state_dict`.
 
     Returns:
-        The architecture, and the grid (height, width) in tokens of its learned table; ``None`` if
-        ``config`` does not say the grid.
+        The architecture, and the grid (height, width) of its position embedding in tokens; ``None``
+        if ``config`` does not contain the grid.
 
     Raises:
-        CheckpointError: The weights are not recognised, or ``config`` is of another model.
+        CheckpointError: The weights are not recognised, or ``config`` contradicts them.
 
     Examples:
         >>> from cpvt_backbones import CPVT

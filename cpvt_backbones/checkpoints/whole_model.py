@@ -1,10 +1,10 @@
-"""Weights of a whole model of another package, for a model with a backbone of this package.
+"""Loading of whole models of other packages into models with a backbone of this package.
 
-A published model has its trunk under the names of another package, and its neck and heads under the
-names that the toolboxes still have. The trunk is converted under its prefix, such as ``backbone.``;
-everything else is taken by name. The result computes what the published model computes, so that a
-part of the trunk that the model lacks is refused here, unlike by :func:`convert_state_dict`, which
-serves pretraining.
+In a published model, the trunk has the names of another package, but neck and heads have names that
+the toolboxes still use. So the trunk is converted under its prefix, such as ``backbone.``, and
+everything else is taken by name. Outputs must equal those of the published model. So, unlike
+:func:`convert_state_dict`, which serves pretraining, this refuses weights if the model lacks a part
+of the trunk.
 """
 
 import re
@@ -36,13 +36,13 @@ from .report import (
 
 # Prefixes in front of all keys of a whole model.
 _WRAPPERS = ('module.', 'model.', '_orig_mod.')
-# Names of the last layer of a classifier: mmpretrain's, timm's, torchvision's and transformers'.
+# Names of a classifier's last layer in mmpretrain, timm, torchvision and transformers.
 _HEADS = ('head.fc', 'head.layers.head', 'head', 'fc', 'classifier', 'cls_classifier')
-# Names of the second layer of a distilled DeiT.
+# Names of the second head of a distilled DeiT.
 _DISTILLED_HEADS = ('head.layers.head_dist', 'head_dist', 'distillation_classifier')
-# Heads that only a training uses.
+# Heads that are used in training only.
 _TRAINING_ONLY = 'auxiliary'
-# Parts that the dense models of PVT's and Twins' authors store and do not call.
+# Parts that the dense models of PVT's and Twins' authors store but do not call.
 _NOT_CALLED = frozenset({Reason.NO_LAST_NORM, Reason.NO_CLS_TOKEN})
 
 
@@ -56,16 +56,16 @@ def load_weights(
 ) -> dict[str, Any]:
     """Load a checkpoint into the whole model that it was saved from.
 
-    The trunk may have the names of another package, see :func:`fit_whole_model`. Weights that do
+    The trunk may have the names of another package; see :func:`fit_whole_model`. Weights that do
     not fit are an error.
 
     Args:
         model: Detector, segmentor, classifier or a part of one, alone or in a wrapper that
             :func:`unwrap` removes; changed in place.
-        checkpoint: File, folder, address or name, see :func:`read_checkpoint`.
-        prefix: Load the keys under this prefix only, such as ``'backbone.'``.
-        strict: Whether to refuse weights that the model lacks, too.
-        classes: Names of the config's classes; ``None`` if they are not known.
+        checkpoint: File, folder, address or name; see :func:`read_checkpoint`.
+        prefix: Load only keys with this prefix, such as ``'backbone.'``.
+        strict: Also refuse weights that the model lacks.
+        classes: Names of the config's classes; ``None`` if unknown.
 
     Returns:
         ``meta`` of the checkpoint; an empty dict without it.
@@ -124,9 +124,9 @@ def refuse_missing(
 
     Args:
         missing: Weights of the model that were not loaded.
-        weights: The weights.
+        weights: The loaded weights.
         model: The model.
-        about: Description of the weights, if it is known.
+        about: Description of the weights, if known.
 
     Raises:
         CheckpointError: ``missing`` is not empty.
@@ -144,7 +144,7 @@ def refuse_missing(
 
 
 def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
-    """The tensors of a checkpoint whose keys start with ``prefix``; the prefix is removed."""
+    """Return tensors of a checkpoint whose keys start with ``prefix``, without the prefix."""
     weights = {}
     for key, value in stored_weights(content).items():
         key = key.removeprefix('module.')
@@ -154,14 +154,14 @@ def weights_in(content: dict[str, Any], prefix: str = '') -> dict[str, Tensor]:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Take a model out of mmengine's wrappers: data parallel, test-time augmentation."""
+    """Remove mmengine's wrappers from a model: data parallel, test-time augmentation."""
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.get_submodule('module')
     return model
 
 
 def find_trunks(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the backbones of this package in a model, by their names in it; '' for itself."""
+    """Return the backbones of this package in a model by name; ``''`` for the model itself."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -170,19 +170,19 @@ def find_trunks(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def fit_whole_model(weights: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:
-    """Give weights of a whole model the names of a model with a backbone of this package.
+    """Rename weights of a whole model for a model with a backbone of this package.
 
     Args:
         weights: Weights by name.
         model: The model that they are for; not changed.
 
     Returns:
-        Weights by the names of ``model``. ``weights`` itself if its names are those of the model,
-        or if the model has no backbone of this package.
+        Weights by the names of ``model``. It is ``weights`` itself if the names are already those
+        of the model, or if the model has no backbone of this package.
 
     Raises:
-        CheckpointError: The trunk is of another architecture, or has a part that changes the
-            outputs and that the model lacks. Or the file has other layers besides the trunk.
+        CheckpointError: The trunk has another architecture, or a part that changes the outputs and
+            that the model lacks; or the file has other layers besides the trunk.
     """
     trunks = find_trunks(model)
     if not trunks:
@@ -206,10 +206,10 @@ def fit_whole_model(weights: Mapping[str, Tensor], model: nn.Module) -> Mapping[
 
 @contextmanager
 def missing_weights(model: nn.Module) -> Iterator[list[str]]:
-    """Context in which ``model`` is loaded; yields the list of weights that were not loaded.
+    """Context for loading ``model``; yields the list of weights that were not loaded.
 
-    Hooks of modules may rename and add weights as they are loaded, so that the keys alone do not
-    tell. Counters of batch normalisation are no weights.
+    Load hooks of modules may rename and add weights, so comparing keys is not enough. Counters of
+    batch normalisation do not count as weights.
     """
     missing: list[str] = []
 
@@ -225,10 +225,10 @@ def missing_weights(model: nn.Module) -> Iterator[list[str]]:
 
 
 def check_kind(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Refuse weights if both they and the model have parts that the other lacks.
+    """Refuse weights of another kind of model.
 
     Raises:
-        CheckpointError: Names the parts.
+        CheckpointError: The weights and the model each have parts that the other lacks.
     """
     theirs = {key.partition('.')[0] for key in weights}
     ours = {key.partition('.')[0] for key in wanted}
@@ -247,7 +247,7 @@ def check_kind(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> N
 def _without_wrapper(
     weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
-    """Remove a prefix that all keys have and none of the model's."""
+    """Remove a prefix that all keys have, but no key of the model."""
     for wrapper in _WRAPPERS:
         all_have_it = all(key.startswith(wrapper) for key in weights)
         if weights and all_have_it and not any(key.startswith(wrapper) for key in wanted):
@@ -259,7 +259,7 @@ def _without_wrapper(
 def _has_own_names(
     weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], prefix: str
 ) -> bool:
-    """Whether a trunk is there under the names of the model: all of it, or nothing else."""
+    """``True`` if the trunk has the model's names: all of it, or nothing else."""
     filled_in = re.compile(r'\.num_batches_tracked$|pos_embed\.grid_\d$')
     ours = {key for key in wanted if key.startswith(prefix) and not filled_in.search(key)}
     theirs = {key for key in weights if key.startswith(prefix)}
@@ -269,7 +269,7 @@ def _has_own_names(
 def _fit_part(
     weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], prefix: str, trunk: nn.Module
 ) -> dict[str, Tensor]:
-    """Convert the trunk under ``prefix``, and keep the rest by name."""
+    """Convert the trunk under ``prefix``; keep other weights by name."""
     part = {key.removeprefix(prefix): v for key, v in weights.items() if key.startswith(prefix)}
     rest = {key: value for key, value in weights.items() if not key.startswith(prefix)}
     converted, report = convert_state_dict(part, trunk)
@@ -284,7 +284,7 @@ def _fit_part(
 def _fit_classifier(
     weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], prefix: str, trunk: nn.Module
 ) -> dict[str, Tensor]:
-    """Convert a classifier of timm, transformers or a trunk's authors, with its last layer."""
+    """Convert a classifier of timm, transformers or its authors, with its last layer."""
     converted, report = convert_state_dict(weights, trunk)
     _refuse_other_outputs(report)
     rest = {key: weights[key] for key, reason in report.dropped.items() if reason not in NOT_USED}
@@ -298,10 +298,10 @@ def _join(
     wanted: Mapping[str, Tensor],
     report: ConversionReport,
 ) -> dict[str, Tensor]:
-    """Put the trunk and the rest together.
+    """Join the trunk and the other weights.
 
     Raises:
-        CheckpointError: The model lacks a part of the rest.
+        CheckpointError: The model lacks some of the other weights.
     """
     kept = set(rest)
     rest = _rename_heads(rest, wanted)
@@ -326,12 +326,12 @@ def _join(
 
 
 def _find(names: tuple[str, ...], weights: Mapping[str, Tensor]) -> str:
-    """The first of the names that is a layer of ``weights``; '' without one."""
+    """Return the first name that is a layer of ``weights``; ``''`` without one."""
     return next((name for name in names if f'{name}.weight' in weights), '')
 
 
 def _rename_heads(rest: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Give the last layers of a classifier the model's names of them."""
+    """Rename the last layers of a classifier as in the model."""
     renamed = dict(rest)
     for names in (_HEADS, _DISTILLED_HEADS):
         theirs, ours = _find(names, rest), _find(names, wanted)
@@ -344,11 +344,11 @@ def _rename_heads(rest: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> M
 
 
 def _refuse_other_outputs(report: ConversionReport, *, but: Collection[str] = frozenset()) -> None:
-    """Refuse a conversion after which the trunk computes something else than its source.
+    """Refuse a conversion that changes the outputs of the trunk.
 
     Args:
-        report: Of the conversion.
-        but: Reasons to drop a part that change no output.
+        report: Report of the conversion.
+        but: Reasons to drop parts that change no output.
     """
     parts = [*report.dropped.items(), *report.added.items()]
     faults = [

@@ -1,4 +1,4 @@
-"""Files of weights: where they are, what is in them, and how they are written.
+"""Finding, reading and writing files of weights.
 
-Nothing in a file is imported or run, and nothing here knows a model.
+Nothing in a file is imported or run, and nothing here depends on a model.
 """

@@ -1,4 +1,4 @@
-"""The best checkpoint of a work directory, which may hold files of several trainings."""
+"""Finds the best checkpoint of a work directory, which may hold files of several trainings."""
 
 import logging
 import re
@@ -20,14 +20,14 @@ _BEST = re.compile(r'best_(?P<metric>.+)_(?:epoch|iter)_(?P<step>\d+)')
 
 @dataclass(frozen=True)
 class _Saved:
-    """A checkpoint of a training, as far as it says of itself.
+    """A checkpoint of a training, with what it stores about itself.
 
     Args:
-        file: Its path.
-        experiment: Name of the run of the training; '' if it is not stored.
-        time: When it was written: the stored text, and the time of the file.
-        iteration: -1 if it is not stored.
-        state: What the run's state says of best checkpoints and scores so far, by mmengine's keys.
+        file: Path of the checkpoint.
+        experiment: Name of the training run; ``''`` if not stored.
+        time: Stored text of the time of writing, and modification time of the file.
+        iteration: Iteration; -1 if not stored.
+        state: Best checkpoints and scores so far, by mmengine's keys.
     """
 
     file: Path
@@ -50,29 +50,29 @@ class _Saved:
 
     @property
     def metric(self) -> str:
-        """The metric of a best checkpoint."""
+        """Metric of a best checkpoint."""
         match = _BEST.fullmatch(self.file.stem)
         return match['metric'] if match else self.file.stem
 
     @property
     def score(self) -> float | None:
-        """The best score of the metric so far."""
+        """Best score of the metric so far."""
         return self.score_of(self.metric)
 
     def score_of(self, metric: str) -> float | None:
-        """The best score of a metric so far; mmengine has another key for several metrics."""
+        """Return the best score of a metric so far; mmengine has other keys for several metrics."""
         keys = ('best_score', f'best_score_{metric}')
         found = [value for key, value in self.state.items() if key.replace('/', '_') in keys]
         return found[0] if found else None
 
     @property
     def step(self) -> int:
-        """The epoch or iteration in the name of a best checkpoint."""
+        """Epoch or iteration in the name of a best checkpoint."""
         match = _BEST.fullmatch(self.file.stem)
         return int(match['step']) if match else -1
 
     def is_not_before(self, other: '_Saved') -> bool:
-        """Whether this file was written after another of the same run, or together with it."""
+        """``True`` if this file was written after another one of the same run, or with it."""
         is_later = self.time[1] >= other.time[1]
         if self.time[0] and other.time[0]:
             is_later = self.time[0] >= other.time[0]
@@ -80,19 +80,17 @@ class _Saved:
 
 
 def best_checkpoint(folder: Path, newest: Path | None) -> Path | None:
-    """The best checkpoint of the newest training in a folder.
+    """Find the best checkpoint of the newest training in a folder.
 
-    A training that goes on after an interruption is one training. Best checkpoints of an earlier
-    one, and those that a killed training had replaced and not yet deleted, are left over: a line of
-    the log names them.
+    A resumed training counts as one training. The log names leftover best checkpoints: those of
+    earlier trainings, and those that a killed training had replaced but not yet deleted.
 
     Args:
         folder: The work directory.
-        newest: Its newest checkpoint, see :func:`newest_checkpoint`.
+        newest: Its newest checkpoint; see :func:`newest_checkpoint`.
 
     Returns:
-        The file; ``None`` if the training has no best checkpoint, or one for each of several
-        metrics.
+        The file; ``None`` if the training has no best checkpoint, or several for several metrics.
     """
     found = [_Saved.of(file) for file in sorted(folder.glob('best_*.pth'))]
     if not found:
@@ -109,15 +107,15 @@ def best_checkpoint(folder: Path, newest: Path | None) -> Path | None:
 
 
 def _is_of(best: _Saved, last: _Saved) -> bool:
-    """Whether a best checkpoint is of the training whose last checkpoint is given."""
+    """``True`` if a best checkpoint belongs to the training of the last checkpoint."""
     if best.file == last.file or best.file.name in last.state.values():
         return True
     if best.experiment and best.experiment == last.experiment:
         return True
-    # A resumed training has another name, and knows the best score but not the file.
+    # A resumed training has a new name, and stores the best score but not the file.
     if best.score is not None and best.score == last.score_of(best.metric):
         return True
-    # Of files without a name, such as converted ones, nothing is known.
+    # Nothing is known about files without a run's name, such as converted ones.
     return not (best.experiment and last.experiment) or best.is_not_before(last)
 
 
@@ -137,5 +135,5 @@ def _report(folder: Path, taken: Path | None, left: Sequence[str], metrics: Sequ
 
 @cache
 def _warn(text: str) -> None:
-    """Log a line once: a command looks for its checkpoint several times."""
+    """Log a line once, because a command looks for its checkpoint several times."""
     print_log(printable(text), 'current', logging.WARNING)

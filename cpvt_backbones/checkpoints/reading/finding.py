@@ -1,4 +1,4 @@
-"""Find a checkpoint: a name, an address or a folder becomes the path of a file."""
+"""Finds the file of a checkpoint by a name, an address or a folder."""
 
 import os
 import re
@@ -23,31 +23,31 @@ from .opening import open_checkpoint, saved_state
 from .sources import ACCEPTED, WEIGHTS, fetch, fetch_published
 
 POINTER = 'last_checkpoint'
-INTERRUPTED = 'interrupted.pth'  # of a preempted training; the next regular checkpoint replaces it
+INTERRUPTED = 'interrupted.pth'  # for preempted trainings; the next regular checkpoint replaces it
 _STEP = re.compile(r'(epoch|iter)_(\d+)(?:\.pth)?')
 _SUFFIXES = ('.safetensors', '.bin', '.pth', '.pt', '.ckpt')
 
 
 def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'checkpoint') -> Path:
-    """Return the file of a checkpoint on this machine; fetch it if need be.
+    """Return the local file of a checkpoint; download it if needed.
 
-    A checkpoint is one of these:
+    A checkpoint is one of:
 
     - a file, or the name of shipped weights;
     - the name of a published model of :func:`published_weights`, from torch's cache or the network;
     - ``timm://NAME``, a name of timm with or without its tag, from huggingface_hub's cache or the
       hub;
-    - ``hf://USER/REPOSITORY`` or a file in it, from the same places;
+    - ``hf://USER/REPOSITORY`` or a file in it, from the same cache or the hub;
     - ``mmpretrain://NAME``, a name of its model zoo;
     - an ``https://`` address, from torch's cache or the network, with ``#sha256=<64 digits>`` to
       check it;
     - a folder or repository with a file of weights (``model.safetensors``, ``pytorch_model.bin``
       and others);
-    - the work directory of a training, for the best checkpoint of its newest training, otherwise
-      its :func:`newest_checkpoint`. A line of the log names best checkpoints of earlier ones.
+    - a work directory, for the best checkpoint of its newest training, or else its
+      :func:`newest_checkpoint`. The log names best checkpoints of earlier trainings.
 
     Args:
-        checkpoint: One of these.
+        checkpoint: One of the above.
         argument: Name of the argument in error messages.
 
     Raises:
@@ -83,7 +83,7 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint, weights only: nothing in the file is imported or run.
 
-    Checksums in a ``.pth`` file are verified. So is a SHA-256 that stands in the name,
+    Checksums in a ``.pth`` file are verified, and so is a SHA-256 in the name,
     ``name-<8 or 64 hex digits>.pth``, or in ``name.pth.sha256``.
 
     Args:
@@ -118,8 +118,10 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 
 
 def _file_in(folder: Path, argument: str) -> Path:
-    """The first of ``WEIGHTS`` in a folder. Of a work directory, the best checkpoint of its newest
-    training, or the newest checkpoint if that has none, or several metrics.
+    """Return the first of ``WEIGHTS`` in a folder, or the checkpoint of a work directory.
+
+    The latter is the best checkpoint of the newest training, or the newest checkpoint if there is
+    no best one, or if there are several metrics.
     """
     for name in WEIGHTS:
         if (folder / name).is_file():
@@ -151,14 +153,13 @@ def _file_in(folder: Path, argument: str) -> Path:
 def newest_checkpoint(
     work_dir: str | PathLike[str], *, warn: Callable[[str], object] = warnings.warn
 ) -> Path | None:
-    """Find the newest readable checkpoint of a training's work directory, which may have been
-    moved.
+    """Find the newest readable checkpoint of a work directory, which may have been moved.
 
-    It is the one that ``last_checkpoint`` names, unless a later file has a higher iteration. A
-    training that was killed after it wrote a checkpoint, and before it wrote the pointer, leaves
-    such a file. A file counts as later by its time, by a higher number in its name (clocks may be
-    set back), or as that of a preempted training. The number does not count if the file says that
-    another run wrote it earlier: a training may begin anew beside longer ones. Without a readable
+    It is the file named in ``last_checkpoint``, unless a later file has a higher iteration. A
+    training that was killed between writing a checkpoint and writing the pointer leaves such a
+    file. A file is later by its time, by a higher number in its name (clocks may be set back), or
+    if a preempted training wrote it. The number does not count if another run wrote the file
+    earlier, because a training may start anew in a folder with longer ones. Without a readable
     pointer, the readable checkpoint of the highest iteration is taken.
 
     Args:
@@ -208,22 +209,20 @@ def newest_checkpoint(
 
 
 def _pointer(folder: Path) -> str:
-    """What ``last_checkpoint`` in a folder names; ``''`` without that file."""
+    """Return the content of ``last_checkpoint`` in a folder; ``''`` without that file."""
     pointer = folder / POINTER
     return pointer.read_text('utf-8', 'replace').strip() if pointer.is_file() else ''
 
 
 def _pointed_at(folder: Path) -> Path | None:
-    """The checkpoint that ``last_checkpoint`` names: in the folder, which may have been moved, or
-    where it was.
-    """
+    """Return the checkpoint named in ``last_checkpoint``: in this folder, or at its old path."""
     named = Path(_pointer(folder))
     if named.name in ('', '..'):
         return None
     for path in (folder / named.name, named):
         if os.path.isfile(path):
             return path
-        # A folder is a checkpoint of DeepSpeed, if it has the name of one.
+        # A folder with the name of a checkpoint is one of DeepSpeed.
         is_step = os.path.isdir(path) and _STEP.fullmatch(path.name)
         if is_step and not os.path.samefile(path, folder):
             return path
@@ -235,8 +234,9 @@ def _changed(path: Path) -> int:
 
 
 def _follows(path: Path, other: Path) -> bool:
-    """True for ``epoch_4.pth`` beside ``epoch_3.pth``, unless another run wrote it earlier, and for
-    that of a preempted training.
+    """``True`` for ``epoch_4.pth`` and ``epoch_3.pth``, and for files of preempted trainings.
+
+    It is ``False`` if another run wrote the file earlier.
     """
     step, before = _STEP.fullmatch(path.name), _STEP.fullmatch(other.name)
     if not step or not before:
@@ -251,7 +251,7 @@ def _follows(path: Path, other: Path) -> bool:
 
 
 def _iteration(path: Path, warn: Callable[[str], object]) -> int:
-    """Iteration of a checkpoint; -1, after a warning, if it cannot be read."""
+    """Return the iteration of a checkpoint; warn and return -1 if it cannot be read."""
     if path.is_dir():  # DeepSpeed checks its files
         return int(''.join(filter(str.isdigit, path.stem)) or 0)
     try:

@@ -1,4 +1,4 @@
-"""JSON that comes with weights, results and exported files is read within bounds."""
+"""Bounded reading of JSON beside weights, results and exported files."""
 
 import json
 from os import PathLike
@@ -11,7 +11,7 @@ MAX_JSON = 64 << 20  # bytes
 
 
 def read_json(file: str | PathLike[str]) -> dict[str, Any]:
-    """Read a JSON file that holds an object, of at most 64 MiB.
+    """Read a JSON object from a file of at most 64 MiB.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -33,8 +33,7 @@ def parse_json(content: bytes | str, name: str) -> dict[str, Any]:
         name: Name of the file or of a part of it, for error messages.
 
     Raises:
-        ValueError: The text is no JSON, holds another value than an object, or is nested too
-            deeply.
+        ValueError: The text is not JSON, not an object, or nested too deeply.
     """
     try:
         found = json.loads(content)

@@ -1,9 +1,9 @@
-"""Open a checkpoint: its file becomes tensors and plain data, and nothing in it is run.
+"""Opens a checkpoint as tensors and plain data, without running anything in it.
 
 torch's weights-only loader imports nothing that a file names. Classes that training frameworks
-store beside the weights are read as :class:`StandIn`, never as themselves: ``getattr`` and the
-methods of mmengine's log buffers could otherwise be replaced by a file. The same stand-ins are all
-that a ``.pkl`` file of detectron2 gets, which has NumPy arrays.
+store beside the weights are read as :class:`StandIn`, never as themselves. Otherwise a file could
+replace ``getattr`` and the methods of mmengine's log buffers. ``.pkl`` files of detectron2, which
+hold NumPy arrays, are read with the same stand-ins only.
 """
 
 import pickle
@@ -30,8 +30,8 @@ from cpvt_backbones.weights import hash_in_name, sha256_of
 from ..report import CheckpointError, shorten
 from .json_files import read_json
 
-_BEST = 'best_ckpt'  # of mmengine's CheckpointHook; with several metrics best_ckpt_<metric>
-INDEX = '.index.json'  # of weights in several files: end of the name of the file that lists them
+_BEST = 'best_ckpt'  # key of mmengine's CheckpointHook; best_ckpt_<metric> for several metrics
+INDEX = '.index.json'  # end of the name of the file that lists the files of sharded weights
 MAX_SHARDS = 1000
 _SHARD = re.compile(r'-\d{5}-of-(\d{5})\.(?:safetensors|bin)$')  # as huggingface_hub names them
 _SHA256 = re.compile(r'[0-9a-f]{64}')
@@ -66,20 +66,22 @@ STAND_INS = (
     'pathlib._local.PosixPath',
     'pathlib._local.WindowsPath',
 )
-FOLDER = 0x10  # attribute of a file in an archive; torch leaves the memory of its tensor as it is
+FOLDER = 0x10  # attribute of a file in an archive; torch does not change the memory of its tensor
 _NUMBERS = re.compile('b1|[iufc](1|2|4|8|16)')
 _PLAIN = (str, bytes, int, float, complex, bool, torch.Size, torch.dtype, torch.device)
 _BUILT = (np.ndarray, np.generic, np.dtype, HistoryBuffer, slice)  # of stand-ins, by _build
-# How torch's loader names what it does not import.
+# How torch's loader names classes that it does not import.
 _UNKNOWN_CLASS = re.compile(r'GLOBAL ([^\s]+) w')
-# Bytes of Python 2's protocol, and sets; torch allows them from 2.5 on.
+# Bytes in Python 2's protocol, and sets; torch allows them since 2.5.
 _ALLOWED_LATER: list[Any] = [encode, set]
 _LOCK = threading.Lock()
-_LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # start of torch.save before zip archives
+_LEGACY = pickle.dumps(
+    0x1950A86A20F9469CFC6C, 2
+)  # start of files of torch.save before zip archives
 
 
 class Refused(ValueError):
-    """A file that is not read; the reason completes "the file is refused: "."""
+    """Raised for a refused file; the reason completes "the file is refused: "."""
 
 
 class StandIn:
@@ -104,7 +106,7 @@ _CLASSES: list[Any] = [
 
 
 def open_checkpoint(file: Path) -> dict[str, Any]:
-    """Read the file of a checkpoint, see :func:`read_checkpoint`."""
+    """Read the file of a checkpoint; see :func:`read_checkpoint`."""
     if (shard := _SHARD.search(file.name)) and int(shard[1]) > 1:
         raise CheckpointError(
             f'checkpoint: {str(file)!r} is one of {int(shard[1])} files of a model: pass their'
@@ -116,18 +118,18 @@ def open_checkpoint(file: Path) -> dict[str, Any]:
 
 
 def stored_source(file: Path) -> str:
-    """The config that mmengine stored in a checkpoint, as text; ``''`` without one.
+    """Return the config that mmengine stored in a checkpoint as text; ``''`` without one.
 
-    It is to be parsed as data, and never run: the file may be of someone else.
+    Parse it as data and never run it, because the file may come from someone else.
     """
     source = file_metadata(file).get('cfg')
     return source if isinstance(source, str) else ''
 
 
 def file_metadata(file: Path) -> dict[str, Any]:
-    """``meta`` of a file of ``torch.save``, or the metadata of a safetensors file.
+    """Return ``meta`` of a file of ``torch.save``, or the metadata of a safetensors file.
 
-    Unlike that of :func:`open_checkpoint` it has the stored config, which must never be run.
+    Unlike in :func:`open_checkpoint`, it contains the stored config, which must never be run.
     """
     if file.suffix == '.safetensors':
         _check_format(file)
@@ -143,10 +145,10 @@ def file_metadata(file: Path) -> dict[str, Any]:
 
 
 def saved_state(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``meta`` of a training's checkpoint, and what its state says of best checkpoints and scores.
+    """Return ``meta`` of a training's checkpoint, and its stored best checkpoints and scores.
 
-    Paths become names. Both are empty if the file cannot be read: whoever reads its weights hears
-    of it.
+    Paths become names. Both are empty if the file cannot be read, because reading its weights
+    reports the error.
     """
     try:
         content = _read(file)
@@ -179,7 +181,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_format(file: Path) -> None:
-    """Refuse files of other formats by their first bytes, with what to do instead."""
+    """Raise CheckpointError with advice for other formats, recognised by their first bytes."""
     with file.open('rb') as stream:
         head = stream.read(64)
     safetensors = head[8:9] == b'{' and int.from_bytes(head[:8], 'little') < file.stat().st_size
@@ -196,7 +198,7 @@ def _check_format(file: Path) -> None:
 
 
 def _read_shards(index: Path) -> dict[str, Any]:
-    """The tensors of all files that an index lists."""
+    """Read the tensors of all files that an index lists."""
     weights: dict[str, Any] = {}
     for name, keys in shards_of(index).items():
         shard = index.with_name(name)
@@ -216,10 +218,10 @@ def _read_shards(index: Path) -> dict[str, Any]:
 
 
 def shards_of(index: Path) -> dict[str, set[str]]:
-    """Names of the files that an index lists, and the keys of each.
+    """Return the names of the files that an index lists, with the keys of each.
 
     Raises:
-        CheckpointError: The index is damaged, or names something else than files beside it.
+        CheckpointError: The index is damaged, or names other paths than files beside it.
     """
     name = f'checkpoint: {str(index)!r}'
     try:
@@ -242,17 +244,15 @@ def shards_of(index: Path) -> dict[str, set[str]]:
 
 
 def _is_file_name(name: str) -> bool:
-    """True for the name of a file of weights, without a folder."""
+    """``True`` for the name of a file of weights without a folder."""
     return name.endswith(('.safetensors', '.bin')) and not set(name) & set('/\\:\0')
 
 
 def _check_hash(file: Path) -> None:
-    """Compare the file with its SHA-256: 64 digits of its name, the file beside it, or 8 digits of
-    its name.
-    """
+    """Compare the file with its SHA-256: 64 or 8 digits in its name, or the file beside it."""
     sidecar = Path(f'{file}.sha256')
     source, advice = 'its name', 'fetch it again'
-    wanted = file.resolve().name  # huggingface_hub's cache names its files so
+    wanted = file.resolve().name  # as huggingface_hub's cache names its files
     if not _SHA256.fullmatch(wanted):
         wanted = hash_in_name(file.stem)
     if len(wanted) < 64 and sidecar.is_file():
@@ -280,9 +280,9 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
 
 
 class _RuntimeInfo(dict[str, Any]):
-    """``message_hub.runtime_info`` of a checkpoint, without its config.
+    """``message_hub.runtime_info`` of a checkpoint without its config.
 
-    mmengine's inferencers run the stored config as Python when they get no other.
+    mmengine's inferencers run the stored config as Python if they get no other config.
     """
 
     def __missing__(self, key: str) -> Any:
@@ -295,12 +295,12 @@ class _RuntimeInfo(dict[str, Any]):
 
 
 def _remove_instructions(content: dict[str, Any]) -> None:
-    """Remove what mmengine would run or delete because the checkpoint names it, in place.
+    """Remove entries with which a checkpoint makes mmengine run code or delete files, in place.
 
-    ``meta.config`` is run by mmengine's ``Runner.resume`` and ``FlexibleRunner.resume``,
-    ``meta.cfg`` and ``message_hub.runtime_info.cfg`` by its inferencers. Its ``CheckpointHook``
-    deletes the path in ``runtime_info.best_ckpt`` (with several metrics ``best_ckpt_<metric>``) at
-    the next better score.
+    mmengine's ``Runner.resume`` and ``FlexibleRunner.resume`` run ``meta.config``. Its inferencers
+    run ``meta.cfg`` and ``message_hub.runtime_info.cfg``. Its ``CheckpointHook`` deletes the path
+    in ``runtime_info.best_ckpt`` (``best_ckpt_<metric>`` for several metrics) at the next better
+    score.
     """
     meta = content.get('meta')
     if isinstance(meta, dict):
@@ -320,11 +320,12 @@ def _remove_instructions(content: dict[str, Any]) -> None:
 
 
 def read_pickled(file: Path) -> Any:
-    """Read a file of ``torch.save``: tensors (on the CPU), plain data, numpy arrays and numbers,
-    log buffers.
+    """Read tensors, plain data, NumPy arrays and numbers, and log buffers from ``torch.save``.
+
+    Tensors are on the CPU.
 
     Raises:
-        CheckpointError: The file is damaged or of another format, needs an import, or holds tensors
+        CheckpointError: The file is damaged, has another format, needs an import, or holds tensors
             that are not dense.
     """
     name = f'checkpoint: {str(file)!r}'
@@ -344,22 +345,20 @@ def read_pickled(file: Path) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of an error."""
+    """Return the first sentence of an error."""
     if isinstance(error, RecursionError):
         return 'it is nested too deep, or refers to itself'
     message = str(error)
     if isinstance(error, Refused):
         return message
-    if isinstance(error, LookupError):  # its text is a position or key alone
+    if isinstance(error, LookupError):  # whose text is only a position or key
         return 'a value is missing'
     message = message.rpartition('WeightsUnpickler error: ')[2].strip() or type(error).__name__
     return message.split('\n')[0][:300].split('. ')[0]
 
 
 def _load(file: Path) -> Any:
-    """Load with stand-ins for the classes in ``STAND_INS``, and without the classes that the user's
-    code allows.
-    """
+    """Load with stand-ins for ``STAND_INS``, and without classes that the user's code allows."""
     with _LOCK, warnings.catch_warnings():
         warnings.filterwarnings('ignore', 'Detected pickle protocol')
         before = torch.serialization.get_safe_globals()
@@ -376,7 +375,7 @@ def _load(file: Path) -> Any:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickler of NumPy arrays and plain data. Each class is a stand-in, or refused."""
+    """Unpickler of NumPy arrays and plain data; classes are stand-ins or refused."""
 
     def find_class(self, module: str, name: str) -> Any:
         if f'{module}.{name}' == 'collections.OrderedDict':
@@ -387,7 +386,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _has_arrays(file: Path) -> bool:
-    """Whether a file has one pickle of detectron2, not an archive or the pickles of torch.save."""
+    """``True`` for one pickle, as in detectron2, rather than an archive or pickles of torch."""
     if file.suffix != '.pkl':
         return False
     with file.open('rb') as stream:
@@ -405,7 +404,7 @@ def _load_arrays(file: Path) -> Any:
 
 
 def _to_tensors(content: Any) -> Any:
-    """Turn the arrays of detectron2 into tensors, in its ``model`` or without that key."""
+    """Convert the arrays of detectron2 to tensors, under the key ``model`` or without it."""
     weights = content.get('model', content) if isinstance(content, dict) else None
     if isinstance(weights, dict):
         for key, value in weights.items():
@@ -415,7 +414,7 @@ def _to_tensors(content: Any) -> Any:
 
 
 def _explain(message: str) -> None:
-    """Raise :class:`Refused` for what the weights-only loader does not read."""
+    """Raise :class:`Refused` for a message of the weights-only loader."""
     if unknown := _UNKNOWN_CLASS.search(message):
         raise Refused(
             f'opening it would import {ascii(unknown[1])[1:-1]:.100}, and a checkpoint needs only'
@@ -426,7 +425,7 @@ def _explain(message: str) -> None:
 
 
 def _check_archive(file: Path) -> None:
-    """Refuse archives of other formats, and compare the checksums, which torch does not."""
+    """Refuse archives of other formats, and compare the checksums, which torch ignores."""
     with file.open('rb') as stream:
         is_zip = stream.read(4) == b'PK\x03\x04'  # torch's own test
     if not is_zip:
@@ -454,7 +453,7 @@ def _check_archive(file: Path) -> None:
 
 
 def _plain(value: Any, path: tuple[Any, ...] = ()) -> Any:
-    """Plain data and dense tensors; ``path`` are the keys to the value.
+    """Convert to plain data and dense tensors; ``path`` lists the keys to the value.
 
     Raises:
         ValueError: A tensor is not dense.
@@ -470,7 +469,7 @@ def _plain(value: Any, path: tuple[Any, ...] = ()) -> Any:
         parts = [_plain(part, (*path, i)) for i, part in enumerate(value)]
         if type(value) is not list:
             return type(value)(parts)
-        value[:] = parts  # other values may share it, as they may a dict
+        value[:] = parts  # other values may share it, like a dict
         return value
     return value if isinstance(value, (*_PLAIN, *_BUILT)) else None
 
@@ -478,7 +477,7 @@ def _plain(value: Any, path: tuple[Any, ...] = ()) -> Any:
 def _plain_dict(value: dict[Any, Any], path: tuple[Any, ...]) -> dict[Any, Any]:
     for key in value:
         value[key] = _plain(value[key], (*path, key))
-    if type(value) is not dict:  # any other attribute could take the place of a method
+    if type(value) is not dict:  # other attributes could replace methods
         versions = vars(value).get('_metadata')
         vars(value).clear()
         if versions is not None:
@@ -489,14 +488,14 @@ def _plain_dict(value: dict[Any, Any], path: tuple[Any, ...]) -> dict[Any, Any]:
 def _dense(tensor: Tensor, name: str) -> Tensor:
     if type(tensor) not in (Tensor, nn.Parameter):
         raise ValueError(f'{name} is a {type(tensor).__name__}, not a tensor')
-    tensor = Tensor.detach(tensor)  # without attributes, which could take the place of methods
+    tensor = Tensor.detach(tensor)  # without attributes, which could replace methods
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != 'cpu':
         raise ValueError(f'{name} is no dense tensor')
     return tensor
 
 
 def _build(name: str, arguments: Any, state: Any) -> Any:
-    """The object that a stand-in stands for, as plain data; ``None`` for those without a use."""
+    """Return the object of a stand-in as plain data; ``None`` for unused objects."""
     match name, arguments, state:
         case 'dtype', [str(kind), *_], [_, str(order), *_] if (
             _NUMBERS.fullmatch(kind) and order in '<>|='

@@ -1,4 +1,4 @@
-"""Files are written atomically."""
+"""Atomic writing of files, and locks."""
 
 import errno
 import os
@@ -22,16 +22,15 @@ from cpvt_backbones.errors import InputError
 SUFFIXES = ('.pth', '.pt', '.safetensors')
 
 
-# What the system answers if a disk is full, or a user's part of it.
+# Errors of a full disk, or of a user's quota.
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager
 def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
-    """Context with a binary file that replaces ``path`` at the end, complete and flushed to the
-    disk.
+    """Context with a binary file that replaces ``path`` at the end, flushed to the disk.
 
-    The folder is created if it is missing. If the block raises, ``path`` stays as it was.
+    A missing folder is created. If the block raises, ``path`` does not change.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +50,7 @@ def atomic_write(path: str | PathLike[str]) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-# What a file system answers that has no locks, as some of NFS and Lustre.
+# Errors of file systems without locks, such as some of NFS and Lustre.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -64,9 +63,9 @@ def lock_file(
     """Take the lock of a file for this process.
 
     Args:
-        path: The lock file, in a folder that exists.
+        path: The lock file, in an existing folder.
         warn: Called with a warning if the file system has no locks.
-        singleton: Whether this process may take its own lock again.
+        singleton: Let this process take its own lock again.
 
     Returns:
         The lock; ``None`` if the file system has no locks.
@@ -91,8 +90,8 @@ def lock_file(
 def _try_locks(folder: Path) -> None:
     """Raise ``OSError`` if the files of a folder cannot be locked.
 
-    Where ``flock`` is missing, filelock would create the file itself as the lock. A process that
-    dies with its machine leaves it behind, and every other process is refused.
+    Without ``flock``, filelock uses the existence of the file as the lock. A process that dies with
+    its machine would leave it behind and lock out all other processes.
     """
     if sys.platform == 'win32':
         return
@@ -116,7 +115,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def check_destination(path: str | PathLike[str]) -> Path:
-    """Return the path of a checkpoint to write.
+    """Check the path of a checkpoint to write, and return it.
 
     Raises:
         ValueError: The path does not end in ``.pth``, ``.pt`` or ``.safetensors``.
@@ -134,9 +133,9 @@ def write_checkpoint(
 
     Args:
         state_dict: The weights.
-        path: File that ends in ``.pth``, ``.pt`` or ``.safetensors``. The first two hold a dict of
-            ``state_dict`` and ``meta``, which the mm toolboxes and timm read. The last one holds
-            the tensors, with ``meta`` as metadata.
+        path: File that ends in ``.pth``, ``.pt`` or ``.safetensors``. The first two hold a dict
+            with ``state_dict`` and ``meta``, which the mm toolboxes and timm read. The last holds
+            the tensors, and ``meta`` as metadata.
         meta: Origin of the weights.
 
     Raises:
@@ -152,8 +151,7 @@ def write_checkpoint(
         {'origin': 'ones'}
     """
     file = check_destination(path)
-    # Clones, because torch.save writes the whole storage of a tensor that is a part of a larger
-    # one.
+    # Clone, because torch.save writes the whole storage of a tensor that is part of a larger one.
     weights = {
         k: v.detach().cpu().clone(memory_format=torch.contiguous_format)
         for k, v in state_dict.items()
@@ -161,7 +159,7 @@ def write_checkpoint(
     with atomic_write(file) as stream:
         if (
             file.suffix == '.safetensors'
-        ):  # save_file would make the file readable for its owner alone
+        ):  # save_file would make the file readable for its owner only
             stream.write(save(weights, metadata={'format': 'pt', **meta}))
         else:
             torch.save(dict(state_dict=weights, meta=dict(meta)), stream)
