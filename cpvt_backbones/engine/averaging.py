@@ -1,4 +1,4 @@
-"""A moving average of the weights that warms up and is validated beside the trained weights."""
+"""Moving average of the weights with a warm-up, validated beside the trained weights."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from mmengine.runner import Runner, ValLoop
 
 @HOOKS.register_module()
 class WarmupEMAHook(EMAHook):
-    """mmengine's ``EMAHook`` (moving average of the weights) for a training of any length.
+    """mmengine's ``EMAHook`` (moving average of the weights) for trainings of any length.
 
     The average warms up: after ``s`` updates, the share of the newest weights is
     ``max(momentum, gamma / (gamma + s))``, computed by mmengine's ``MomentumAnnealingEMA``. With
@@ -20,7 +20,7 @@ class WarmupEMAHook(EMAHook):
     Checkpoints hold the average as ``state_dict`` and the trained ("raw") weights as
     ``ema_state_dict``. A training resumes with both.
 
-    With ``save_best`` of the checkpoint hook, each validation evaluates and logs both the averaged
+    If the checkpoint hook has ``save_best``, each validation evaluates and logs both the averaged
     and the raw weights. The first metric of ``save_best`` decides which are better. The metrics and
     the best file are those of the better weights. If the raw weights score best, the best file
     stores only them.
@@ -29,8 +29,7 @@ class WarmupEMAHook(EMAHook):
         momentum: Smallest share of the newest weights, in (0, 1).
         gamma: Length of the warm-up, above 0. The larger it is, the fewer iterations the average
             spans.
-        strict_load: Whether to refuse averaged weights that do not fit the model, when a training
-            is resumed.
+        strict_load: Refuse averaged weights that do not fit the model when a training is resumed.
         options: ``begin_iter``, ``begin_epoch``, ``interval`` and ``update_buffers`` of
             ``EMAHook``.
 
@@ -67,7 +66,7 @@ class WarmupEMAHook(EMAHook):
         self._start_from_model()
 
     def before_val(self, runner: Runner) -> None:
-        """Start the average from the model's weights, if nothing was trained."""
+        """Start the average from the model's weights if nothing was trained."""
         self._start_from_model()
 
     before_test = before_val
@@ -75,18 +74,18 @@ class WarmupEMAHook(EMAHook):
     def _start_from_model(self) -> None:
         """Copy the weights of the model, unless the average has updates.
 
-        The average is made before the weights to start from are loaded.
+        The average is created before the initial weights are loaded.
         """
         if self.ema_model.steps == 0:
             self.ema_model.module.load_state_dict(self.src_model.state_dict())
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Load the average when a training is resumed. Otherwise it starts from the model."""
+        """Load the average of a resumed training; otherwise it starts from the model."""
         if runner._resume:
             super().after_load_checkpoint(runner, checkpoint)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """With ``save_best``, evaluate the raw weights too; ``metrics`` becomes the better."""
+        """With ``save_best``, also evaluate the raw weights; ``metrics`` becomes the better."""
         super().after_val_epoch(runner, metrics)  # the model has its raw weights again
         loop = runner.val_loop
         saver = _best_saver(runner)
@@ -119,7 +118,7 @@ class WarmupEMAHook(EMAHook):
         )
 
     def after_val(self, runner: Runner) -> None:
-        """Let later checkpoints have the average as ``state_dict`` again."""
+        """Store the average as ``state_dict`` again in later checkpoints."""
         self._raw_is_best = False
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
@@ -131,7 +130,7 @@ class WarmupEMAHook(EMAHook):
 
 
 def _best_saver(runner: Runner) -> CheckpointHook | None:
-    """The checkpoint hook that saves the best weights."""
+    """Return the checkpoint hook that saves the best weights."""
     for hook in runner.hooks:
         if isinstance(hook, CheckpointHook) and hook.save_best:
             return hook
@@ -139,7 +138,7 @@ def _best_saver(runner: Runner) -> CheckpointHook | None:
 
 
 def _evaluate(loop: ValLoop) -> dict[str, float]:
-    """Metrics of the model as it is."""
+    """Evaluate the model with its current weights."""
     for index, batch in enumerate(loop.dataloader):
         loop.run_iter(index, batch)
     return loop.evaluator.evaluate(len(loop.dataloader.dataset))

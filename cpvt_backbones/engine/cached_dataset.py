@@ -1,7 +1,7 @@
-"""A classification data set decoded once into one array, and its training crop for a whole batch.
+"""Classification data set that is decoded once into one array, and a crop for whole batches.
 
-For small images, where reading and decoding take longer than the network. It needs mmpretrain; list
-this module in the ``custom_imports`` of a config that uses it.
+It serves small images, whose reading and decoding take longer than the network. It needs
+mmpretrain; list this module in the ``custom_imports`` of a config that uses it.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ class DecodedDataset(CustomDataset):
     mmpretrain.
 
     Args:
-        cache_dir: Folder of the array, outside of the images: mmpretrain takes each folder among
-            them for a class. ``None`` for ``decoded`` in the folder of ``torch.hub.get_dir()``.
+        cache_dir: Folder of the array, outside of the images, because mmpretrain takes each folder
+            among them for a class. ``None`` means ``decoded`` in ``torch.hub.get_dir()``.
         kwargs: Arguments of ``CustomDataset``.
 
     Raises:
@@ -66,7 +66,11 @@ class DecodedDataset(CustomDataset):
         super().__init__(**kwargs)
 
     def full_init(self) -> None:
-        """List the images and decode them."""
+        """List the images and decode them.
+
+        Raises:
+            ValueError: ``cache_dir`` is among the images, or two images differ in size.
+        """
         if self._fully_initialized:
             return
         images = Path(self.img_prefix or self.data_root or '.')
@@ -81,7 +85,7 @@ class DecodedDataset(CustomDataset):
         self.images = _decoded(paths, self.cache_dir)
 
     def get_data_info(self, idx: int) -> dict[str, Any]:
-        """The entry of an image, with its pixels as ``img``, (H, W, 3) uint8 in BGR."""
+        """Return the entry of an image, with its pixels as ``img``, (H, W, 3) uint8 in BGR."""
         info = super().get_data_info(idx)
         info['img'] = np.array(self.images[idx])
         info['img_shape'] = info['ori_shape'] = info['img'].shape[:2]
@@ -111,14 +115,14 @@ def _decoded(paths: Sequence[str], folder: Path) -> np.memmap:
 class BatchRandomResizedCrop:
     """Random crop and horizontal flip of a whole batch on the device that trains.
 
-    It makes Inception's crop in one bilinear sampling of the batch. A side that is too long is cut
-    to the image, where mmpretrain's ``RandomResizedCrop`` draws again. It is a batch augmentation
-    of mmpretrain, in place of steps in the pipeline.
+    It makes Inception's crop by one bilinear sampling of the batch. A side that is too long is cut
+    to the image; mmpretrain's ``RandomResizedCrop`` draws again instead. It is a batch augmentation
+    of mmpretrain and replaces steps of the pipeline.
 
     Args:
         size: Side of the square result in px.
-        area: Least and greatest share of the image's area in a crop, within (0, 1].
-        ratio: Least and greatest width / height of a crop, relative to that of the image.
+        area: Minimum and maximum share of the image's area in a crop, within (0, 1].
+        ratio: Minimum and maximum width / height of a crop, relative to that of the image.
         flip: Probability of a flip.
 
     Examples:
@@ -162,7 +166,7 @@ class BatchRandomResizedCrop:
         Returns:
             The crops (B, C, size, size), and the labels as float.
         """
-        # Area, ratio, place from left to right, place from top to bottom, flip. On the CPU: a seed
+        # Area, ratio, horizontal and vertical position, flip. Drawn on the CPU, so that a seed
         # gives the same crops on any device.
         draw = torch.rand(5, images.shape[0])
         area = self.area[0] + draw[0] * (self.area[1] - self.area[0])

@@ -1,6 +1,4 @@
-"""A checkpoint hook that loses no training: atomic saves, preemption, exact resume, one run a work
-directory.
-"""
+"""Checkpoint hook with atomic saves, preemption, exact resume and one run per work directory."""
 
 import glob
 import signal
@@ -42,9 +40,7 @@ from .seeding import random_state, set_random_state
 from .training_checks import check_weights
 
 EXIT_PREEMPTED = 75
-"""Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h, "try
-again later".
-"""
+"""Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h."""
 
 _CHECK_EVERY = 10  # iterations; the ranks of a distributed training agree on preemption this often
 
@@ -53,23 +49,22 @@ _CHECK_EVERY = 10  # iterations; the ranks of a distributed training agree on pr
 class DurableCheckpointHook(CheckpointHook):
     """mmengine's ``CheckpointHook`` with atomic files, exact resume and a save on SIGTERM.
 
-    **Files.** A checkpoint is written under another name, flushed to the disk and renamed. Older
-    checkpoints are deleted after that. The file ``last_checkpoint`` is replaced in the same way.
+    **Files.** A checkpoint is written under another name, flushed to the disk and renamed. Only
+    then are older checkpoints deleted. The file ``last_checkpoint`` is replaced in the same way.
     Weights that are NaN or infinite are not written.
 
-    **Resume.** With ``resume=True`` the newest readable checkpoint is taken; an unreadable one is
-    named in the log. A checkpoint holds the random states and the gradients that are being
-    accumulated. Validation does not change the training's random state. A validation that was due
-    at the checkpoint is repeated after a resume, so the best checkpoint is the same too. With
+    **Resume.** ``resume=True`` takes the newest readable checkpoint; the log names unreadable ones.
+    A checkpoint holds the random states and the gradients that are being accumulated. Validation
+    does not change the training's random state. A validation that was due at the checkpoint is
+    repeated after a resume, so that the best checkpoint is the same too. With
     :class:`ResumableRunner`, a resumed training ends with the weights of an uninterrupted one. With
-    mmengine's ``Runner``, data and schedule go on as mmengine does, so that the weights differ.
+    mmengine's ``Runner``, mmengine continues data and schedule, and the weights differ.
 
-    **Preemption.** SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration (unless
-    that iteration saves a checkpoint anyway), with
-    accumulated gradients after the step, and with several processes after at most ten iterations.
-    The process then exits with code 75 (``EXIT_PREEMPTED``): the script of a job can start it again
-    (Slurm: ``scontrol requeue``). Such a training resumes within its epoch. A second SIGINT stops
-    at once.
+    **Preemption.** SIGTERM or SIGINT saves ``interrupted.pth`` after the current iteration, unless
+    that iteration saves a checkpoint anyway. With accumulated gradients, it is saved after the
+    step; with several processes, after at most ten iterations. The process then exits with code 75
+    (``EXIT_PREEMPTED``), so that a job script can start it again (Slurm: ``scontrol requeue``).
+    Such a training resumes within its epoch. A second SIGINT stops at once.
 
     Two trainings cannot share a work directory.
 
@@ -78,8 +73,8 @@ class DurableCheckpointHook(CheckpointHook):
             ``save_best`` and others.
 
     Raises:
-        ValueError: Before the training: another process uses the work directory, or no checkpoint
-            in it can be read (with ``resume=True``).
+        ValueError: Raised before the training if another process uses the work directory, or if no
+            checkpoint in it can be read (with ``resume=True``).
 
     Examples:
         ```python
@@ -115,7 +110,7 @@ class DurableCheckpointHook(CheckpointHook):
         if is_main_process():
             warn = runner.logger.warning
             try:
-                # A singleton: a process whose training failed may start another one.
+                # A singleton, because a process whose training failed may start another one.
                 self._lock = lock_file(Path(runner.work_dir, '.lock'), warn=warn, singleton=True)
                 if choose:
                     checkpoint = newest_checkpoint(runner.work_dir, warn=warn)
@@ -141,7 +136,7 @@ class DurableCheckpointHook(CheckpointHook):
 
     def before_train(self, runner: Runner) -> None:
         """Install the signal handlers. After a resume, restore gradients and random states."""
-        # A checkpoint that is resumed names files to delete: only numbers are taken from it.
+        # A checkpoint names files to delete, so only numbers are taken from it.
         kept, obsolete = runner.message_hub.runtime_info.get('keep_ckpt_ids'), list[int]()
         if kept is not None and self.max_keep_ckpts > 0:
             numbers = [step for step in kept if type(step) is int] if isinstance(kept, list) else []
@@ -174,7 +169,7 @@ class DurableCheckpointHook(CheckpointHook):
             runner.val_loop.run()
 
     def before_val(self, runner: Runner) -> None:
-        """Keep the random state, which the validation shall not change."""
+        """Keep the random state, which the validation must not change."""
         self._state_before_val = random_state()
 
     def after_val(self, runner: Runner) -> None:
@@ -186,7 +181,7 @@ class DurableCheckpointHook(CheckpointHook):
     def release(self, runner: Runner) -> None:
         """Restore the signal handlers and release the work directory.
 
-        :class:`ResumableRun` calls it after a training, also after one that failed.
+        :class:`ResumableRun` calls it after a training, even if the training failed.
         """
         while self._handlers:
             signal.signal(*self._handlers.popitem())
@@ -203,7 +198,7 @@ class DurableCheckpointHook(CheckpointHook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Save the checkpoint of the iteration; after a signal, save and exit."""
+        """Save the checkpoint of the iteration; after a signal, save and raise ``SystemExit``."""
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
         iteration = runner.iter + 1
         if not self._preempted(runner, iteration):
@@ -215,10 +210,7 @@ class DurableCheckpointHook(CheckpointHook):
         raise SystemExit(EXIT_PREEMPTED)
 
     def _preempted(self, runner: Runner, iteration: int) -> bool:
-        """True if a rank got a signal, and no gradients are being accumulated.
-
-        The same on every rank.
-        """
+        """Return ``True`` on all ranks if one got a signal and no gradients are accumulated."""
         if iteration % getattr(runner.optim_wrapper, '_accumulative_counts', 1):
             return False
         if runner.world_size == 1:
@@ -237,8 +229,7 @@ class DurableCheckpointHook(CheckpointHook):
         if self.max_keep_ckpts > 0:
             steps = [*(kept for kept in self.keep_ckpt_ids if kept != step), step]
             obsolete = [self.filename_tmpl.format(old) for old in steps[: -self.max_keep_ckpts]]
-            # With the obsolete ones: a run that is killed before their deletion deletes them on
-            # resume.
+            # With the obsolete ones: a run that is killed before deleting them does so on resume.
             runner.message_hub.update_info('keep_ckpt_ids', steps)
             self.keep_ckpt_ids = deque(steps[-self.max_keep_ckpts :])
         self._save(runner, name, meta, by_epoch=self.by_epoch, **self.args)
@@ -271,7 +262,7 @@ class DurableCheckpointHook(CheckpointHook):
                 file.write(self.last_ckpt.encode())
 
     def _note_state(self, runner: Runner, meta: dict[str, Any]) -> None:
-        """Put into the message hub, and so into the checkpoint, what a resume needs besides."""
+        """Add what a resume needs to the message hub, which the checkpoint stores."""
         check_weights(runner, meta['iter'])
         hub = runner.message_hub
         hub.update_info(
@@ -288,10 +279,7 @@ class DurableCheckpointHook(CheckpointHook):
         note_gradients(runner, meta['iter'])
 
     def _delete_files(self, names: Iterable[str]) -> None:
-        """Delete checkpoints of this run.
-
-        A folder only where this run writes folders, as with DeepSpeed.
-        """
+        """Delete checkpoints of this run; folders only if this run writes folders (DeepSpeed)."""
         if not is_main_process():
             return
         for name in names:
@@ -304,8 +292,8 @@ class DurableCheckpointHook(CheckpointHook):
     def _find_best_checkpoints(self) -> None:
         """Find the best checkpoints of a resumed training in its own folder; delete older ones.
 
-        The path that a checkpoint stores may be another training's, whose file would be deleted. A
-        kill after the best checkpoint was written leaves the one before it.
+        The path stored in a checkpoint may belong to another training, whose file would be deleted.
+        A kill after the best checkpoint was written leaves the previous one.
         """
         found = {}
         for key in self._best_paths():
@@ -317,7 +305,7 @@ class DurableCheckpointHook(CheckpointHook):
         self._set_best_paths(found)
 
     def _best_paths(self) -> dict[str, str | None]:
-        """Path of the best checkpoint by metric; '' stands for the only metric."""
+        """Return the path of the best checkpoint by metric; ``''`` is the only metric."""
         if len(self.key_indicators) == 1:
             return {'': self.best_ckpt_path}
         return dict(self.best_ckpt_path_dict)
@@ -329,7 +317,7 @@ class DurableCheckpointHook(CheckpointHook):
             self.best_ckpt_path_dict = dict(paths)
 
     def _best_files(self, key: str) -> list[str]:
-        """Names of the best checkpoints of a metric, the newest last."""
+        """List the best checkpoints of a metric, the newest last."""
         if not isinstance(self.file_backend, LocalBackend):
             return []
         name = '*' if key == 'auto' else glob.escape(key.replace('/', '_'))
@@ -339,7 +327,7 @@ class DurableCheckpointHook(CheckpointHook):
         return [path.name for path in found]
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict[str, float]) -> None:
-        """Save as mmengine does, but delete the previous best checkpoint last."""
+        """Save like mmengine, but delete the previous best checkpoint afterwards."""
         if self.save_best is None:
             return
         if isinstance(runner._train_loop, BaseLoop) and self._state_before_val is not None:
@@ -354,5 +342,5 @@ class DurableCheckpointHook(CheckpointHook):
 
 
 def _metric_of(name: str) -> str:
-    """File name of a best checkpoint without its number."""
+    """Return the file name of a best checkpoint without its number."""
     return name.rpartition('_')[0]

@@ -1,8 +1,8 @@
-"""Comparison of the classes of data sets with their annotations, their metrics and each other.
+"""Comparison of data sets' classes with their annotations, their metrics and each other.
 
-A label is an index, and each toolbox numbers labels by its own rule: mmdet in the order of the
-``categories`` of a JSON file, mmpretrain in the order of the sorted folders. Names in another order
-are refused, not permuted, so that a config says what its labels mean.
+A label is an index, and each toolbox numbers labels by its own rule: mmdet in the order of
+``categories`` in a JSON file, mmpretrain in the order of the sorted folders. Names in another order
+are refused, not permuted, so that the config defines the meaning of its labels.
 """
 
 import json
@@ -22,10 +22,10 @@ _SHOWN = 20
 
 
 def check_runner_classes(runner: Runner) -> None:
-    """Compare the classes of the data sets that a runner has built.
+    """Compare the classes of a runner's data sets.
 
-    Each is compared with its annotations and with the annotations of its metrics, and the
-    validation set with the training set.
+    Each data set is compared with its annotations and with those of its metrics, and the validation
+    set with the training set.
 
     Raises:
         ValueError: Two of them differ by a name or by the order.
@@ -49,7 +49,7 @@ def check_runner_classes(runner: Runner) -> None:
 
 
 def parts_of(dataset: Any) -> Iterator[Any]:
-    """The data sets inside of wrappers, such as ``RepeatDataset`` and ``ConcatDataset``."""
+    """Return the data sets inside wrappers such as ``RepeatDataset`` and ``ConcatDataset``."""
     inner = getattr(dataset, 'dataset', None)
     many = getattr(dataset, 'datasets', None)
     if inner is not None:
@@ -62,15 +62,16 @@ def parts_of(dataset: Any) -> Iterator[Any]:
 
 
 def check_annotations(dataset: Any, key: str) -> None:
-    """Compare ``metainfo.classes`` with the names that the annotations give the labels.
+    """Compare ``metainfo.classes`` with the label names in the annotations.
 
     Args:
-        dataset: Of a toolbox, not a wrapper. Annotations without names pass.
+        dataset: Data set of a toolbox, not a wrapper. Annotations without names pass.
         key: Key of the data set in the config, for the error.
 
     Raises:
-        ValueError: They differ. Folders and classes that have no name in common pass: such folders
-            are named by codes. Lists and class maps with a ``classes.json`` need the same names.
+        ValueError: They differ. Folders and classes without any common name pass, because such
+            folders are named by codes. Lists and class maps with ``classes.json`` need the same
+            names.
     """
     classes = classes_of(getattr(dataset, 'metainfo', None))
     if classes is None:
@@ -89,7 +90,7 @@ def check_annotations(dataset: Any, key: str) -> None:
 
 
 def _label_files(dataset: Any) -> Iterator[Path]:
-    """The list and the folder of class maps of a data set."""
+    """Return the list and the folder of class maps of a data set."""
     prefix = getattr(dataset, 'data_prefix', None)
     maps = prefix.get('seg_map_path') if isinstance(prefix, dict) else None
     for path in (getattr(dataset, 'ann_file', None), maps):
@@ -98,12 +99,12 @@ def _label_files(dataset: Any) -> Iterator[Path]:
 
 
 def check_folders(options: Any, key: str) -> None:
-    """Compare the classes of a data set of class folders with the number of its folders.
+    """Compare the number of classes of a data set with the number of its class folders.
 
     mmpretrain ends with an assertion if they differ.
 
     Args:
-        options: Of the data set, as in a config.
+        options: Config of the data set.
         key: Its key in the config, for the error.
 
     Raises:
@@ -124,10 +125,11 @@ def check_folders(options: Any, key: str) -> None:
 
 
 def check_metric(metric: Any, dataset: Any, key: str) -> None:
-    """Compare a metric that reads a COCO JSON of its own with the data set that it evaluates.
+    """Compare a metric that reads its own COCO JSON with the data set that it evaluates.
 
     Raises:
-        ValueError: The file numbers the classes otherwise, or gives an image's id to another image.
+        ValueError: The file numbers the classes differently, or gives an image's id to another
+            image.
     """
     api = getattr(metric, '_coco_api', None)
     classes = classes_of(getattr(dataset, 'metainfo', None))
@@ -149,7 +151,7 @@ def check_metric(metric: Any, dataset: Any, key: str) -> None:
 
 
 def _labelled_names(dataset: Any) -> Iterator[tuple[str, list[str]]]:
-    """Where names of labels stand, and the names in the order of the labels."""
+    """Return the source of the label names, and the names in the order of the labels."""
     folders = getattr(dataset, 'folder_to_idx', None)
     if folders and not dataset.ann_file:
         yield f'the folders of {dataset.img_prefix!r}', sorted(folders, key=folders.__getitem__)
@@ -167,10 +169,10 @@ def _labelled_names(dataset: Any) -> Iterator[tuple[str, list[str]]]:
 
 
 def _names_in(content: bytes) -> dict[str, Any]:
-    """The object in a JSON file, or of a COCO file its categories alone.
+    """Parse the object in a JSON file; for a COCO file, only its categories.
 
-    Images and boxes take seconds to parse, and mmdet has parsed them. The categories are those of
-    the file if no other entry has their key.
+    Images and boxes take seconds to parse, and mmdet has already parsed them. The categories are
+    those of the file if no other entry has their key.
     """
     text = content.decode(json.detect_encoding(content), 'surrogatepass')
     keys = [*re.finditer(r'"(categories|metainfo)"(\s*:\s*)?', text)]
@@ -181,7 +183,7 @@ def _names_in(content: bytes) -> dict[str, Any]:
 
 
 def _same(labelled: Sequence[str], classes: Sequence[str]) -> bool:
-    """True if each label has the same name in both, or if no name is in both."""
+    """``True`` if all labels have the same name in both, or if they share no name."""
     theirs, ours = list(map(_plain, labelled)), list(map(_plain, classes))
     if theirs and not set(theirs) & set(ours):  # codes, such as n01440764 for a tench
         return len(theirs) == len(ours)
@@ -189,7 +191,7 @@ def _same(labelled: Sequence[str], classes: Sequence[str]) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A name without what people write in more than one way."""
+    """Reduce a name to the parts that people write in the same way."""
     return re.sub(r'[\s_-]+', ' ', str(name)).strip().casefold()
 
 
@@ -208,7 +210,7 @@ def _difference(key: str, classes: list[str], source: str, labelled: list[str]) 
 def _compare_data_sets(
     key: str, meta: dict[str, Any], other_key: str, other_meta: dict[str, Any]
 ) -> None:
-    """Compare what the labels of two data sets mean."""
+    """Raise ``ValueError`` if labels of two data sets have different meanings."""
     ours, theirs = classes_of(meta), classes_of(other_meta)
     if ours is not None and theirs is not None and ours != theirs:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The share of each class that a classifier predicts right, by the name of the class.
+"""Recall of each class of a classifier, by the name of the class.
 
 It needs mmpretrain, so ``import cpvt_backbones`` does not import it; ``lazy_registration`` does.
 """
@@ -13,13 +13,13 @@ from cpvt_backbones.checkpoints import classes_of
 
 @METRICS.register_module(force=True)  # in place of the function of .lazy_registration
 class RecallByClass(SingleLabelMetric):
-    """mmpretrain's recall of each class as a metric of its own, such as ``recall/cat``, in percent.
+    """mmpretrain's recall with one metric per class, such as ``recall/cat``, in percent.
 
-    ``SingleLabelMetric(average=None)`` gives a list without names. A class without images in the
-    test set is left out.
+    ``SingleLabelMetric(average=None)`` gives a list without names. Classes without images in the
+    test set are left out.
 
     Args:
-        options: Arguments of ``SingleLabelMetric`` but ``items`` and ``average``.
+        options: Arguments of ``SingleLabelMetric`` except ``items`` and ``average``.
 
     Examples:
         ```python
@@ -36,7 +36,7 @@ class RecallByClass(SingleLabelMetric):
         super().__init__(items=('recall', 'support'), average=None, **options)
 
     def compute_metrics(self, results: list[Any]) -> dict[str, float]:
-        """Recall of each class that the results have, by name, or by number without names."""
+        """Compute the recall of each class in the results, by name, or by number without names."""
         found = super().compute_metrics(results)
         recalls, supports = found['recall_classwise'], found['support_classwise']
         names = classes_of(self.dataset_meta) or [str(label) for label in range(len(recalls))]

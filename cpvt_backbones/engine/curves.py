@@ -1,4 +1,4 @@
-"""A picture of the loss and the validation score, from the log that mmengine writes."""
+"""Plot of loss and validation score from mmengine's log."""
 
 import json
 import logging
@@ -15,8 +15,8 @@ from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.checks import is_int
 
 FILE = 'loss.png'
-DRAWN = 20  # times in a training of 2000 iterations and more
-# Last words of the scores that are drawn: of the toolboxes' main metrics.
+DRAWN = 20  # times in a training of 2000 or more iterations
+# Last words of the drawn scores, which are the toolboxes' main metrics.
 SCORES = ('bbox_mAP', 'segm_mAP', 'mAP', 'mIoU', 'top1')
 
 Curve = dict[int, float]  # values by iteration
@@ -31,7 +31,7 @@ class LossCurveHook(Hook):
     priority = 'LOWEST'
 
     def after_train_iter(self, runner: Any, *args: Any, **kwargs: Any) -> None:
-        """Draw at equal distances."""
+        """Draw at regular intervals."""
         if self.every_n_train_iters(runner, max(100, runner.max_iters // DRAWN)):
             self._draw(runner)
 
@@ -40,7 +40,7 @@ class LossCurveHook(Hook):
         self._draw(runner)
 
     def after_train(self, runner: Any) -> None:
-        """Draw the whole training, and say where."""
+        """Draw the whole training, and log the path."""
         file = self._draw(runner)
         if file is None:
             runner.logger.info(f'{FILE} was not drawn: no loss is in the log')
@@ -52,7 +52,7 @@ class LossCurveHook(Hook):
         try:
             curves = read_curves(runner.work_dir)
             return draw_curves(curves, Path(runner.work_dir, FILE)) if 'loss' in curves else None
-        except Exception as error:  # whatever it is: no reason to end a training
+        except Exception as error:  # a failed plot must not end a training
             reason = ' '.join(f'{type(error).__name__}: {error}'.split())
             print_log(f'{FILE} was not written: {reason}', 'current', logging.WARNING)
             return None
@@ -61,17 +61,16 @@ class LossCurveHook(Hook):
 def read_curves(work_dir: str | PathLike[str]) -> dict[str, Curve]:
     """Read loss and scores from all logs of a work directory, ``*/vis_data/scalars.json``.
 
-    A training that was interrupted has a log for each start. A later log replaces what earlier
-    ones have from its first iteration on. Lines that are damaged are left out, and so is what is no
-    regular file.
+    An interrupted training has one log per start. A later log replaces the values of earlier ones
+    from its first iteration on. Damaged lines are left out, and so are files that are not regular.
 
     Returns:
-        Values by iteration, as ``'loss'`` and by the names of the scores. A score stands at the
-        iteration that was logged last before it: some toolboxes log no iteration with it.
+        Values by iteration, for ``'loss'`` and the names of the scores. A score has the last logged
+        iteration before it, because some toolboxes log no iteration with it.
     """
     curves: dict[str, Curve] = {}
     for file in sorted(Path(work_dir).glob('*/vis_data/scalars.json')):
-        if not file.is_file():  # reading a FIFO would wait for ever
+        if not file.is_file():  # reading a FIFO would block forever
             continue
         lines = file.read_text(encoding='utf-8', errors='replace').splitlines()
         _add_log(curves, filter(None, map(_parse, lines)))
@@ -79,7 +78,7 @@ def read_curves(work_dir: str | PathLike[str]) -> dict[str, Curve]:
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-    """The numbers in a line of a log; ``None`` for one that a killed training left incomplete."""
+    """Parse a line of a log; ``None`` for a line that a killed training left incomplete."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -115,7 +114,7 @@ def _scores_of(record: dict[str, Any]) -> list[str]:
 
 
 def draw_curves(curves: dict[str, Curve], file: Path) -> Path:
-    """Draw loss and scores, below each other, over the iterations; returns the file."""
+    """Plot loss and scores against the iteration, one below the other; return the file."""
     from matplotlib.figure import Figure
 
     scores = [name for name, curve in curves.items() if name != 'loss' and curve]

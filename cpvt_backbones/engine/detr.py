@@ -12,12 +12,11 @@ from cpvt_backbones.layers import PEGPosition, Stage
 
 @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
 class DETRWithPEG(DETR):
-    """mmdet's DETR with PEG instead of the sine encoding in its encoder (paper v1 and v2,
-    detection).
+    """mmdet's DETR with PEG instead of the sine encoding in its encoder (CPVT paper, v1 and v2).
 
-    The decoder keeps the sine encoding. ``encoder=dict(peg=...)`` holds arguments of
+    The decoder keeps the sine encoding. ``encoder=dict(peg=...)`` has arguments of
     :class:`PEGPosition`, whose blocks are the layers of the encoder. Without ``peg``, or with
-    ``None``, the encoder has no position encoding. Tokens of padding stay as they are, but their
+    ``None``, the encoder has no position encoding. Padding tokens do not change, but their
     neighbours see them. All other arguments are those of mmdet's ``DETR``.
 
     Examples:
@@ -44,7 +43,7 @@ class DETRWithPEG(DETR):
         self.pos_block = None if peg is None else PEGPosition([stage], **peg)
 
     def pre_transformer(self, img_feats: Any, batch_data_samples: Any = None) -> Any:
-        """Add the grid (height, width) of the last feature map to the inputs of the encoder."""
+        """Add the grid (height, width) of the last feature map to the encoder's inputs."""
         encoder, decoder = super().pre_transformer(img_feats, batch_data_samples)
         return {**encoder, 'grid': img_feats[-1].shape[-2:]}, decoder
 
@@ -53,7 +52,7 @@ class DETRWithPEG(DETR):
 
         Args:
             feat: Tokens (B, N, C).
-            feat_mask: (B, N), true for padding.
+            feat_mask: (B, N), ``True`` for padding.
             feat_pos: The sine encoding, which the encoder does not use.
             grid: (height, width) of the tokens.
         """

@@ -1,5 +1,4 @@
-"""Hard distillation: a second head learns the labels that a frozen teacher predicts (DeiT, arXiv
-2012.12877).
+"""Hard distillation (DeiT, arXiv 2012.12877): a second head learns a frozen teacher's labels.
 
 It needs mmpretrain, which is imported when a config is built.
 """
@@ -28,9 +27,9 @@ from cpvt_backbones.errors import InputError
 class DistillationHead(DeiTClsHead):
     """Head of two linear classifiers: one learns the labels, the other the teacher's labels.
 
-    A prediction is the mean of the two logits. With a distillation token, a backbone of
-    ``with_dist_token=True, out_type='cls_token'``, each classifier gets its own token. Without one,
-    ``out_type='avg_featmap'``, both get the same pooled vector.
+    A prediction is the mean of the two logits. If the backbone has a distillation token
+    (``with_dist_token=True, out_type='cls_token'``), each classifier gets its own token. Otherwise
+    (``out_type='avg_featmap'``), both get the same pooled vector.
 
     Its arguments and parameter names are those of mmpretrain's ``DeiTClsHead``. See
     :class:`HardDistillation` for the config of a training.
@@ -58,7 +57,7 @@ class DistillationHead(DeiTClsHead):
     """
 
     def pre_logits(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """The two vectors (B, C) to classify, from the features of the backbone."""
+        """Return the two vectors (B, C) to classify, from the features of the backbone."""
         last = feats[-1]
         pair: tuple[Tensor, Tensor] = super().pre_logits(
             [last if isinstance(last, (tuple, list)) else (last, last)]
@@ -66,31 +65,29 @@ class DistillationHead(DeiTClsHead):
         return pair
 
     def both_scores(self, feats: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Logits (B, classes) for the labels and for the teacher's labels."""
+        """Compute logits (B, classes) for the labels and for the teacher's labels."""
         first, second = self.pre_logits(feats)
         return self.layers.head(first), self.layers.head_dist(second)
 
     def forward(self, feats: Sequence[Any]) -> Tensor:
-        """Mean of the logits of both classifiers, (B, classes)."""
+        """Compute the mean of the logits of both classifiers, (B, classes)."""
         first, second = self.both_scores(feats)
         return (first + second) / 2
 
 
 @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
 class HardDistillation(ImageClassifier):
-    """Knowledge distillation as in DeiT: an image classifier that also learns a teacher's
-    predictions.
+    """Image classifier that also learns a teacher's predictions (hard distillation, DeiT).
 
-    A frozen teacher predicts a class for each training image; the second classifier of
-    :class:`DistillationHead` learns it (hard distillation, arXiv 2012.12877).
+    A frozen teacher predicts a class for each training image, and the second classifier of
+    :class:`DistillationHead` learns it (arXiv 2012.12877).
 
     The teacher gets the same augmented images, in its own normalisation. It is built for the first
-    loss, so a trained student runs without it. It stays in evaluation mode and gets no gradient. No
-    checkpoint contains it.
+    loss, so a trained student runs without it. It stays in evaluation mode and gets no gradient.
+    Checkpoints do not contain it.
 
     Args:
-        backbone: Config of the student's backbone; :class:`DistillationHead` says which
-            ``out_type``.
+        backbone: Config of the student's backbone; :class:`DistillationHead` explains ``out_type``.
         head: Config of a :class:`DistillationHead`.
         teacher: Config of any classifier of mmpretrain, with weights. Its ``data_preprocessor`` has
             ``mean``, ``std`` and ``to_rgb``; the default is a timm model's own values.
@@ -105,7 +102,7 @@ class HardDistillation(ImageClassifier):
 
     Raises:
         ValueError: The teacher has no weights, no normalisation, or another number of classes than
-            the student; or ``head`` is of another type.
+            the student, or ``head`` has another type.
 
     Examples:
         ```python
@@ -166,17 +163,20 @@ class HardDistillation(ImageClassifier):
         self.distillation_weight, self.teacher_size = distillation_weight, teacher_size
         self.teacher_classes = None if teacher_classes is None else list(teacher_classes)
         self.teacher_cfg = dict(teacher)
-        # A list hides it from torch: it is in no state dict, not trained, and not wrapped by a
-        # strategy.
+        # A list hides the teacher from torch: state dicts do not contain it, and nothing trains or
+        # wraps it.
         self._teacher: list[nn.Module] = []
         self._teacher_names: list[str] | None = None
 
     @property
     def teacher(self) -> nn.Module:
-        """The teacher; its first use builds it."""
+        """The teacher, which is built on first use.
+
+        Raises:
+            CheckpointError: The teacher's weights cannot be read or do not fit.
+        """
         if not self._teacher:
-            # Building it must not advance the generator: a resumed training would draw other
-            # numbers.
+            # Building it must not advance the generator, or a resumed training draws other numbers.
             with torch.random.fork_rng():
                 teacher = MMPRETRAIN_MODELS.build(dict(self.teacher_cfg))
             for checkpoint in _checkpoints(self.teacher_cfg):
@@ -194,9 +194,9 @@ class HardDistillation(ImageClassifier):
         return self._teacher[0]
 
     def taught_classes(self) -> list[str] | None:
-        """Name of each class of the student, as the teacher's weights say; ``None`` if they do not.
+        """Return the teacher's name of each class of the student; ``None`` if unknown.
 
-        A ``teacher_classes`` beyond them is an ``IndexError``.
+        ``teacher_classes`` outside the teacher's classes raises ``IndexError``.
         """
         assert self.teacher is not None  # built, so that the names are known
         if self._teacher_names is None or self.teacher_classes is None:
@@ -205,10 +205,10 @@ class HardDistillation(ImageClassifier):
 
     @torch.no_grad()
     def teacher_labels(self, images: Tensor) -> Tensor:
-        """Classes (B,) that the teacher predicts.
+        """Predict classes (B,) by the teacher.
 
         Args:
-            images: (B, 3, H, W), normalised for the student. Of a padded batch, the teacher sees
+            images: (B, 3, H, W), normalised for the student. In a padded batch, the teacher sees
                 each image without its padding.
         """
         sizes = announced_sizes(images)
@@ -238,7 +238,7 @@ class HardDistillation(ImageClassifier):
             data_samples: Their labels, which a batch augmentation may have mixed.
 
         Returns:
-            ``loss_label`` and ``loss_teacher``, each times its share.
+            ``loss_label`` and ``loss_teacher``, each multiplied by its share.
         """
         first, second = self.head.both_scores(self.extract_feat(inputs))
         loss_label = (1 - self.distillation_weight) * self.head._get_loss(first, data_samples)[
@@ -270,7 +270,7 @@ def _checkpoints(teacher: Mapping[str, Any]) -> list[str]:
 
 
 def _normalisation(preprocessor: nn.Module, name: str) -> tuple[Tensor, Tensor, bool]:
-    """Mean and standard deviation (3, 1, 1) of pixels in [0, 255]; True for RGB order."""
+    """Return mean and standard deviation (3, 1, 1) of pixels in [0, 255]; ``True`` for RGB."""
     mean, std = getattr(preprocessor, 'mean', None), getattr(preprocessor, 'std', None)
     if mean is None or std is None:
         raise InputError(f'{name} must have mean and std, got mean={mean!r}, std={std!r}')

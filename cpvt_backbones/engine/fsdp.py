@@ -13,19 +13,19 @@ from cpvt_backbones.layers import Block
 
 @FUNCTIONS.register_module()
 def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """Wrap policy of FSDP: each transformer block is a unit, and the rest of the model is another.
+    """Wrap policy of FSDP: each transformer block is a unit, and so is the rest of the model.
 
     A policy by size would also wrap the heads. mmdet calls ``loss`` and ``predict`` of a head, but
     FSDP gathers the parameters of a unit for ``forward`` only. See :class:`ResumableFSDPStrategy`
     for a config.
 
     Args:
-        module: The module to wrap or not.
-        recurse: True if FSDP asks whether to look into the module.
+        module: The module that may be wrapped.
+        recurse: ``True`` if FSDP asks whether to look into the module.
         nonwrapped_numel: Number of parameters that are not yet wrapped; not used.
 
     Returns:
-        True for a transformer block, and for every module if ``recurse`` is true.
+        ``True`` for transformer blocks, and for all modules if ``recurse``.
     """
     return recurse or isinstance(module, Block)
 
@@ -34,9 +34,9 @@ def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool
 class ResumableFSDPStrategy(FSDPStrategy):
     """mmengine's ``FSDPStrategy`` (fully sharded data parallel), with a working ``--resume``.
 
-    mmengine passes the arguments of the optimizer's state in the order of torch 2.0, so that its
-    own strategy cannot resume with later versions. A checkpoint is compared with the model before
-    it is loaded. The arguments are those of ``FSDPStrategy``.
+    mmengine passes the arguments of the optimizer's state in the order of torch 2.0, so its own
+    strategy cannot resume with later versions. A checkpoint is compared with the model before it is
+    loaded. The arguments are those of ``FSDPStrategy``.
 
     Examples:
         ```python
@@ -53,10 +53,10 @@ class ResumableFSDPStrategy(FSDPStrategy):
     """
 
     shapes: dict[str, torch.Size]
-    """Shapes of the weights by name, as they are in a checkpoint."""
+    """Shapes of the weights by name, as in a checkpoint."""
 
     def build_model(self, model: nn.Module | dict[str, Any]) -> nn.Module:
-        """Build the model, and note the shapes of its weights before they are split."""
+        """Build the model, and store the shapes of its weights before they are sharded."""
         built = super().build_model(model)
         self.shapes = {name: value.shape for name, value in built.state_dict().items()}
         return built

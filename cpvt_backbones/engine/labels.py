@@ -1,4 +1,4 @@
-"""Check of labels before the loss: torch names neither the image nor the classes of a wrong one."""
+"""Checks labels before the loss, because torch names neither image nor classes of a wrong label."""
 
 from collections.abc import Iterator, Sequence
 from logging import Logger
@@ -11,16 +11,16 @@ from cpvt_backbones.errors import InputError
 
 
 class Classes(NamedTuple):
-    """The labels that a model takes: 0 to ``number - 1``, and ``ignored``."""
+    """Labels that a model accepts: 0 to ``number - 1``, and ``ignored``."""
 
     number: int
     ignored: int | None
 
 
 def classes_of_head(model: nn.Module) -> Classes | None:
-    """The classes of a model's head; ``None`` if no head has ``num_classes``.
+    """Return the classes of a model's head; ``None`` if no head has ``num_classes``.
 
-    Proposals, and auxiliary and semantic heads, have classes of their own.
+    Proposal, auxiliary and semantic heads do not count, because they have their own classes.
     """
     others = ('rpn', 'auxiliary', 'semantic')
     found = []
@@ -29,17 +29,17 @@ def classes_of_head(model: nn.Module) -> Classes | None:
         if 'head' not in name.partition('.')[0] or any(other in name for other in others):
             continue
         if isinstance(count, int):
-            # One class is told from the background: labels are 0 and 1.
+            # A single class is distinguished from the background: labels are 0 and 1.
             found.append(Classes(max(count, 2), getattr(module, 'ignore_index', None)))
     return max(found, key=lambda classes: classes.number, default=None)
 
 
 def check_labels(samples: Sequence[Any], classes: Classes) -> None:
-    """Refuse a label that is no class. Labels on a GPU are not looked at: that would wait for it.
+    """Refuse labels outside the classes; labels on a GPU are not checked, which would block.
 
     Args:
         samples: Data samples of mmdet, mmseg or mmpretrain.
-        classes: Those of the model's head.
+        classes: Classes of the model's head.
 
     Raises:
         InputError: A label is outside the classes; the message names image, label and classes.
@@ -52,14 +52,14 @@ def check_labels(samples: Sequence[Any], classes: Classes) -> None:
 
 
 def _first_outside(labels: Any, classes: Classes) -> int | None:
-    """The first label that is no class and is not ignored."""
+    """Return the first label that is neither a class nor ignored."""
     # A subclass may be a fake tensor, which has no values.
     if type(labels) is not torch.Tensor or labels.device.type != 'cpu':
         return None
     values = labels.detach().numpy().ravel()
     if values.dtype.kind not in 'iu':
         return None
-    # Read as unsigned, a negative label is above all classes: one comparison, 0.2 ms for 512 x 512.
+    # As unsigned numbers, negative labels exceed all classes: one comparison, 0.2 ms for 512 x 512.
     outside = values.view(f'u{values.dtype.itemsize}') >= classes.number
     if classes.ignored is not None:
         outside &= values != classes.ignored
@@ -85,7 +85,7 @@ def _refuse(sample: Any, label: int, classes: Classes) -> None:
 
 
 def note_ignored(model: nn.Module, samples: Sequence[Any], logger: Logger) -> bool:
-    """Warn of ignored objects that a model trains as background.
+    """Warn that a model trains ignored objects as background.
 
     Heads with anchors or queries of this package leave them out of the loss; see
     :mod:`cpvt_backbones.heads.ignored`. Other heads of mmdet do not.
@@ -96,7 +96,7 @@ def note_ignored(model: nn.Module, samples: Sequence[Any], logger: Logger) -> bo
         logger: Gets the warning.
 
     Returns:
-        True once nothing is left to say: after the first batch with ignored objects.
+        ``True`` after the first batch with ignored objects; no further call is needed.
     """
     count = sum(len(getattr(sample, 'ignored_instances', ())) for sample in samples)
     if not count:
@@ -117,7 +117,7 @@ def _handles_ignored(part: Any) -> bool:
 
 
 def _parts_of_loss(model: nn.Module) -> Iterator[Any]:
-    """Assigners of boxes, and heads that have none: what decides what is background."""
+    """List the modules that decide what is background: assigners, and heads without one."""
     for module in model.modules():
         assigners = getattr(module, 'bbox_assigner', None) or getattr(module, 'assigner', None)
         if _handles_ignored(module):

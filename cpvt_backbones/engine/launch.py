@@ -1,4 +1,4 @@
-"""Training and testing of a config of any toolbox, by mmengine's Runner."""
+"""Training and testing of configs of all toolboxes by mmengine's Runner."""
 
 import copy
 import logging
@@ -54,25 +54,23 @@ def train(
     auto_scale_lr: bool = False,
     progress: bool = False,
 ) -> Runner:
-    """Train the model of a config; returns the runner.
+    """Train the model of a config; return the runner.
 
     Args:
-        cfg: From :func:`read_config`; changed in place.
-        resume: Checkpoint to resume from; ``'auto'`` for the newest one of the work directory. If
+        cfg: Config from :func:`read_config`; changed in place.
+        resume: Checkpoint to resume from; ``'auto'`` takes the newest one of the work directory. If
             there is none, the training starts anew, from the config's ``load_from``.
         amp: Train in mixed precision.
-        amp_dtype: As in :func:`use_amp`.
-        auto_scale_lr: Scale the learning rate with the batch size, from
+        amp_dtype: See :func:`use_amp`.
+        auto_scale_lr: Scale the learning rate with the batch size, relative to
             ``auto_scale_lr.base_batch_size``.
-        progress: Show a bar with the time left, if stdout is a terminal.
+        progress: Show a bar with the remaining time if stdout is a terminal.
 
     Raises:
         FileNotFoundError: The checkpoint to resume from does not exist.
-        ValueError: ``auto_scale_lr`` without a base batch size in the config; ``amp`` as in
-            :func:`use_amp`; weights to load that are NaN, infinite, integers or of another model; a
-            head with another number of classes than the training data; data sets whose classes
-            are not those of their annotations, in the same order; the errors of
-            :class:`DurableCheckpointHook`.
+        ValueError: ``auto_scale_lr`` finds no base batch size in the config, or weights, head,
+            data sets or ``amp`` do not fit. :class:`TrainingCheckHook`,
+            :class:`DurableCheckpointHook` and :func:`use_amp` list these errors.
     """
     check_model(cfg)
     if amp:
@@ -103,15 +101,15 @@ def _scale_rate(cfg: Config) -> None:
             argument='auto_scale_lr',
         )
     cfg.auto_scale_lr.enable = True
-    # mmengine compares the images of one iteration, of all processes, with the base. The optimizer
-    # steps on the images of as many iterations as it accumulates.
+    # mmengine compares the images of one iteration on all processes with the base. An optimizer
+    # step uses the images of all accumulated iterations.
     steps = cfg.optim_wrapper.get('accumulative_counts', 1)
     steps *= (cfg.get('strategy') or {}).get('gradient_accumulation_steps') or 1  # DeepSpeed's
     cfg.auto_scale_lr.base_batch_size /= steps
 
 
 def _check_data(cfg: Config, *loaders: str) -> None:
-    """Refuse data that are not there, before weights are fetched and data sets are built."""
+    """Refuse missing data before weights are fetched and data sets are built."""
     for loader in loaders:
         for options in dicts_of(cfg.get(loader) or {}):
             root = options.get('data_root')
@@ -125,11 +123,11 @@ def _check_data(cfg: Config, *loaders: str) -> None:
 
 
 def _check_build(cfg: Config) -> None:
-    """Raise the error of a model that cannot be built, without its memory.
+    """Raise the error of a model that cannot be built, without allocating it.
 
-    A user hears of a mistyped argument before fetching the data, which may take hours.
+    Users learn of a mistyped argument before they fetch the data, which may take hours.
     """
-    # These are fetched by the constructor.
+    # Weights that constructors fetch.
     if any(
         part.get(key) for part in dicts_of(cfg.model) for key in ('pretrained', 'language_model')
     ):
@@ -143,7 +141,7 @@ def _check_build(cfg: Config) -> None:
 
 
 def _check_packages(cfg: Config, *keys: str) -> None:
-    """Refuse panoptic data and their metric without the package that both need, in one line."""
+    """Raise ImportError if panoptic data or their metric lack the package that both need."""
     for key in keys:
         for part in dicts_of(cfg.get(key) or {}):
             kind = str(part.get('type')).rpartition('.')[2]
@@ -160,7 +158,7 @@ def _check_packages(cfg: Config, *keys: str) -> None:
 
 
 def _is_unused(options: dict[str, Any]) -> bool:
-    """True if no path of a data set starts from its ``data_root``: all are absolute."""
+    """``True`` if all paths of a data set are absolute, so that ``data_root`` is unused."""
     prefix = options.get('data_prefix') or {}
     paths = [options.get('ann_file'), *(prefix.values() if isinstance(prefix, dict) else [prefix])]
     given = [path for path in paths if isinstance(path, str) and path]
@@ -168,7 +166,7 @@ def _is_unused(options: dict[str, Any]) -> bool:
 
 
 def _find_weights(cfg: Config, resume: str | None) -> None:
-    """Find the checkpoint to start from, and fetch those that the model names.
+    """Find the checkpoint to start from, and fetch the weights that the model names.
 
     A failure ends the training before it reads data.
     """
@@ -177,7 +175,7 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
         cfg.resume = newest is not None
         if newest is not None:
             cfg.load_from = str(newest)
-        else:  # what the training that was interrupted started from
+        else:  # from which the interrupted training started
             start = cfg.get('load_from')
             print_log(
                 f'No checkpoint in {cfg.work_dir}: training starts from iteration 0, from'
@@ -187,7 +185,7 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
             cfg.load_from = _to_load(start, 'load_from') if start else None
     elif resume is not None:
         cfg.resume = True
-        # The best checkpoint of a work directory has no optimizer to go on with.
+        # The best checkpoint of a work directory has no optimizer state.
         newest = newest_checkpoint(resume) if os.path.isdir(resume) else None
         cfg.load_from = str(newest) if newest else _to_load(resume, 'resume')
     elif cfg.get('load_from'):
@@ -199,14 +197,14 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
 
 
 def _terminals(logger: logging.Logger) -> list[logging.StreamHandler]:
-    """Handlers of a logger that write to the terminal."""
-    # A FileHandler is a StreamHandler, too.
+    """Return the handlers of a logger that write to the terminal."""
+    # A FileHandler is also a StreamHandler.
     return [one for one in logger.handlers if type(one) is logging.StreamHandler]
 
 
 @contextmanager
 def _in_file_only(logger: logging.Logger) -> Iterator[None]:
-    """Keep a log below WARNING off the terminal, unless ``CPVT_DEBUG=1`` is in the environment."""
+    """Hide a log below WARNING in the terminal, unless ``CPVT_DEBUG=1`` is set."""
     debugging = os.environ.get('CPVT_DEBUG', '0') not in ('', '0')
     handlers = [] if debugging else _terminals(logger)
     levels = [handler.level for handler in handlers]  # mmengine sets the level of the handlers
@@ -220,9 +218,9 @@ def _in_file_only(logger: logging.Logger) -> Iterator[None]:
 
 
 class QuietRunner(ResumableRunner):
-    """The runner of a command.
+    """Runner for commands.
 
-    Environment, config, hooks and the options of each parameter are in its log file only.
+    Environment, config, hooks and the options of each parameter go to the log file only.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -230,19 +228,19 @@ class QuietRunner(ResumableRunner):
             super().__init__(*args, **options)
 
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
-        """Build mmengine's logger, quiet until the runner is built."""
+        """Build mmengine's logger, which is quiet until the runner is built."""
         logger = super().build_logger(*args, **kwargs)
         self._construction.enter_context(_in_file_only(logger))
         return logger
 
     def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
-        """Build the optimizer, of which mmengine logs a line for each parameter."""
+        """Build the optimizer, for which mmengine logs one line per parameter."""
         with _in_file_only(self.logger):
             return super().build_optim_wrapper(optim_wrapper)
 
 
 class SummaryHook(Hook):
-    """Say before the first iteration what is trained, on what, how long and where."""
+    """Logs before the first iteration what is trained, on which data, how long and where."""
 
     def before_train(self, runner: Any) -> None:
         """Log the summary."""
@@ -286,10 +284,10 @@ class SummaryHook(Hook):
 
 
 class NoBoxHook(Hook):
-    """Say after a test that a detector has found nothing, for which mmdet logs an error."""
+    """Logs after a test that a detector found nothing, for which mmdet logs an error."""
 
     def before_test(self, runner: Any) -> None:
-        """Forget an earlier test."""
+        """Reset the count."""
         self._counts: list[int] = []
 
     def after_test_iter(
@@ -300,7 +298,7 @@ class NoBoxHook(Hook):
         self._counts += map(len, found)
 
     def after_test_epoch(self, runner: Any, metrics: dict[str, float] | None = None) -> None:
-        """Log the line, if no process has a box."""
+        """Log the line if no process has a box."""
         counts = [count for counts in all_gather_object(self._counts) for count in counts]
         if counts and not any(counts):
             runner.logger.warning(
@@ -309,9 +307,7 @@ class NoBoxHook(Hook):
 
 
 def _about(dataset: Any) -> str:
-    """Kind and images of a data set; of a wrapper, such as ``RepeatDataset``, what it makes of
-    them.
-    """
+    """Describe a data set by kind and number of images, also through ``RepeatDataset`` and such."""
     inner = dataset
     while hasattr(inner, 'dataset'):
         inner = inner.dataset
@@ -330,20 +326,20 @@ def test(
     show_dir: str | None = None,
     tta: bool = False,
 ) -> dict[str, float]:
-    """Evaluate a checkpoint on the test set of a config; returns the metrics.
+    """Evaluate a checkpoint on the test set of a config; return the metrics.
 
     Args:
-        cfg: From :func:`read_config`; changed in place.
+        cfg: Config from :func:`read_config`; changed in place.
         checkpoint: File with the weights, or the name of shipped weights.
-        out: File (``.pkl``) for the predictions; of a segmentor: folder for class maps (PNG).
+        out: File (``.pkl``) for the predictions; for a segmentor, folder for class maps (PNG).
         show_dir: Folder for pictures of the predictions, drawn by the toolbox.
-        tta: Test-time augmentation with the config's ``tta_model`` and ``tta_pipeline``.
+        tta: Use test-time augmentation with the config's ``tta_model`` and ``tta_pipeline``.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
-        ValueError: A wrong suffix of ``out``; no ``tta_model`` or ``tta_pipeline``; a checkpoint
-            that does not fit, or has other classes than the test set, or in another order. So has
-            the test set's annotation file, its metric's, or a head.
+        ValueError: ``out`` has a wrong suffix, ``tta_model`` or ``tta_pipeline`` is missing, or the
+            checkpoint does not fit. Or the test set's classes differ, by name or order, from those
+            of the checkpoint, the annotations, the metric or a head.
     """
     toolbox = find_toolbox(cfg)
     check_model(cfg)
@@ -378,7 +374,7 @@ def test(
 class CPUAmpOptimWrapper(OptimWrapper):
     """mmengine's ``AmpOptimWrapper`` for a CPU: mixed precision in bfloat16.
 
-    ``tools/train.py --amp`` sets it where no GPU is found. Its arguments are those of mmengine's
+    ``tools/train.py --amp`` uses it if no GPU is found. Its arguments are those of mmengine's
     ``OptimWrapper``.
 
     Examples:
@@ -398,11 +394,15 @@ class CPUAmpOptimWrapper(OptimWrapper):
 
 
 def use_amp(cfg: Config, dtype: str | None = None) -> None:
-    """Switch a config, whose optimizer wrapper has no precision of its own, to mixed precision, in
-    place.
+    """Switch a config to mixed precision, in place.
 
-    ``dtype`` is ``'float16'`` (with loss scaling; the default on a GPU) or ``'bfloat16'``, the only
-    one of a CPU.
+    Args:
+        cfg: Config whose optimizer wrapper sets no precision.
+        dtype: ``'float16'`` (with loss scaling; the default on a GPU) or ``'bfloat16'`` (the only
+            one on a CPU).
+
+    Raises:
+        ValueError: The optimizer wrapper sets a precision, or the device lacks ``dtype``.
     """
     on_cpu = get_device() == 'cpu'
     dtype = dtype or ('bfloat16' if on_cpu else 'float16')
@@ -427,7 +427,7 @@ def use_amp(cfg: Config, dtype: str | None = None) -> None:
 
 
 def _fall_back_from_amp(cfg: Config) -> None:
-    """Replace mmengine's wrapper for mixed precision, which asks for a GPU, by that for a CPU."""
+    """Replace mmengine's wrapper for mixed precision, which needs a GPU, by one for a CPU."""
     if cfg.get('optim_wrapper', {}).get('type') == 'AmpOptimWrapper':
         _use_cpu_wrapper(cfg)
         message = 'optim_wrapper: no GPU was found; mixed precision is in bfloat16, on the CPU'
@@ -458,9 +458,9 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
 
 
 def _to_load(checkpoint: str | os.PathLike[str], argument: str) -> str:
-    """Value of ``load_from``: the file of a checkpoint; addresses and names with ``://`` unchanged.
+    """Return the value of ``load_from``: a file, or an address or name with ``://`` unchanged.
 
-    mmengine loads these by :func:`read_checkpoint`, which fetches them.
+    mmengine loads the latter by :func:`read_checkpoint`, which fetches them.
     """
     if '://' in str(checkpoint):
         return str(checkpoint)
@@ -469,7 +469,7 @@ def _to_load(checkpoint: str | os.PathLike[str], argument: str) -> str:
 
 def _build_runner(cfg: Config) -> Runner:
     cfg.setdefault('runner_type', 'ResumableRunner')
-    kind = RUNNERS.get(cfg.runner_type) or object  # one that is not known is refused below
+    kind = RUNNERS.get(cfg.runner_type) or object  # an unknown one is refused below
     plain = issubclass(kind, Runner) and not cfg.get('strategy')
     if cfg.get('launcher') == 'pytorch' and plain and get_device() == 'cpu':
         _use_gloo(cfg)
@@ -479,7 +479,7 @@ def _build_runner(cfg: Config) -> Runner:
 
 
 def _use_gloo(cfg: Config) -> None:
-    """Prepare for several processes on CPUs; mmengine's launch would look for a GPU in each."""
+    """Prepare for several processes on CPUs; mmengine's launch expects a GPU for each."""
     if not distributed.is_initialized():
         distributed.init_process_group('gloo')
     chosen = cfg.get('model_wrapper_cfg') or dict(
@@ -495,9 +495,7 @@ def _use_gloo(cfg: Config) -> None:
 
 @contextmanager
 def _progress_bar(runner: Any) -> Iterator[None]:
-    """Show a bar with the iterations done and the time left, below mmengine's log, if stdout is a
-    terminal.
-    """
+    """Show finished iterations and remaining time below mmengine's log, in a terminal only."""
     if not (sys.stdout.isatty() and is_main_process()):
         yield
         return

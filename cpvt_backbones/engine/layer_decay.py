@@ -1,4 +1,4 @@
-"""Layer-wise learning rates for any model whose backbone knows the depth of its parameters."""
+"""Layer-wise learning rates for models whose backbone has ``get_layer_depth``."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     Args:
         optim_wrapper_cfg: ``optim_wrapper`` of the config, without ``paramwise_cfg``.
-        paramwise_cfg: ``layer_decay_rate``, in (0, 1], and any option of mmengine's
-            ``DefaultOptimWrapperConstructor``. Factors multiply.
+        paramwise_cfg: ``layer_decay_rate`` in (0, 1], and any options of mmengine's
+            ``DefaultOptimWrapperConstructor``. Factors are multiplied.
 
     Raises:
         ValueError: ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model has
@@ -56,7 +56,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None
     ) -> None:
         options = dict(paramwise_cfg or {})
-        # It stays among the options: without options mmengine does not call `add_params`.
+        # Kept among the options, because without options mmengine does not call `add_params`.
         rate: Any = options.get(_DECAY)
         check(
             'a number in (0, 1]',
@@ -69,7 +69,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     def add_params(
         self, params: list[dict[str, Any]], module: nn.Module, prefix: str = '', **kwargs: Any
     ) -> None:
-        """Add one group for each parameter, as mmengine does.
+        """Add one group per parameter, like mmengine.
 
         The call for the whole model then sets learning rates and weight decay.
         """
@@ -92,8 +92,8 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     def _scales(self, model: nn.Module) -> dict[str, float]:
         scales: dict[str, float] = {}
-        # Outer modules first, so that inner ones win. mmpretrain's classifier only forwards the
-        # call, or fails.
+        # Outer modules come first, so that inner ones win. mmpretrain's classifier only forwards
+        # the call, or fails.
         for path, module in _with_method(model, 'get_layer_depth'):
             if not path:
                 continue

@@ -1,8 +1,8 @@
-"""Names in mmengine's registry of classes that need a toolbox.
+"""Registers classes that need a toolbox in mmengine's registry, without importing the toolbox.
 
-The toolboxes take seconds to import, and one that is not used may be missing. Therefore
-``import cpvt_backbones`` registers a function under each name. When a config is built, it imports
-the module of the class, which takes the function's place.
+Importing a toolbox takes seconds, and an unused one may be missing. So ``import cpvt_backbones``
+registers a function under each name. When a config is built, the function imports the module of the
+class, which replaces the function.
 """
 
 from collections.abc import Callable
@@ -54,21 +54,21 @@ CLASSES: dict[str, tuple[Callable[[], None], str]] = {
     'EoMTSegmentor': (_import_eomt_segmentor, 'mmseg'),
     'EoMTSegHead': (_import_eomt_segmentor, 'mmseg'),
 }
-"""Name of a model's part in a config to what imports its module, and the toolbox that it needs."""
+"""Import function and required toolbox of each model part, by its name in a config."""
 
 ASSIGNERS: dict[str, tuple[Callable[[], None], str]] = {
     'IgnoreAwareMaxIoUAssigner': (_import_ignored, 'mmdet'),
 }
-"""As ``CLASSES``, for the registry of assigners."""
+"""Like ``CLASSES``, for the registry of assigners."""
 
 EVALUATED: dict[str, tuple[Callable[[], None], str]] = {
     'RecallByClass': (_import_class_recall, 'mmpretrain'),
 }
-"""As ``CLASSES``, for the registry of metrics."""
+"""Like ``CLASSES``, for the registry of metrics."""
 
 
 def defer() -> None:
-    """Register a function for each class whose module was not imported yet."""
+    """Register a function for each class whose module is not imported yet."""
     for registry, classes in ((MODELS, CLASSES), (TASK_UTILS, ASSIGNERS), (METRICS, EVALUATED)):
         for name in classes.keys() - registry.module_dict.keys():
             registry.register_module(name=name, module=_builder(registry, name, *classes[name]))
@@ -84,7 +84,7 @@ def _builder(
         except ImportError as error:
             raise ImportError(f'{name} needs {toolbox}: {error}') from error
         cls = registry.module_dict[name]
-        if cls is build:  # the module leaves out the classes of a missing toolbox
+        if cls is build:  # the module omits the classes of a missing toolbox
             raise ImportError(f'{name} needs {toolbox}, which is not installed')
         return cls(**options)
 

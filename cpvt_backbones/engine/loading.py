@@ -1,4 +1,4 @@
-"""Loading images that are not RGB of 8 bits, in a training or test pipeline."""
+"""Pipeline steps that load images other than 8-bit RGB, and 16-bit class maps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +16,14 @@ from cpvt_backbones.images.value_range import ValueRange
 class LoadRange:
     """Reads images of more than 8 bits, or chosen bands of a file, in a data pipeline.
 
-    It takes the place of ``LoadImageFromFile``, in the training and in the test pipeline.
-    ``Inferencer`` and exported files read by the same numbers. A model whose images do not have
-    three channels needs three settings: ``in_channels`` of the backbone, a ``mean`` and a ``std``
-    for each band in the data preprocessor, and no ``bgr_to_rgb`` or ``to_rgb``.
+    It replaces ``LoadImageFromFile`` in the training pipeline and in the test pipeline.
+    ``Inferencer`` and exported files use the same values. Models with another number of channels
+    than three need three settings: ``in_channels`` of the backbone, a ``mean`` and a ``std`` per
+    band in the data preprocessor, and no ``bgr_to_rgb`` or ``to_rgb``.
 
     Args:
-        low: The value that becomes 0. Smaller values and pixels without data become 0 too.
-        high: The value that becomes 255. Greater values become 255 too.
+        low: Value that becomes 0. Smaller values and pixels without data become 0 too.
+        high: Value that becomes 255. Larger values become 255 too.
         dtype: Type of the values, such as ``'uint16'``; see :class:`ValueRange`. Files of another
             type are refused.
         bands: Bands of the file, counted from 1, that become the channels of the image. Three bands
@@ -56,7 +56,7 @@ class LoadRange:
             ``ori_shape``.
 
         Raises:
-            ValueError: The file cannot be read by these values; the message names it.
+            ValueError: The file cannot be read with these values; the message names it.
         """
         try:
             image = self.value_range.read(results['img_path'])
@@ -71,9 +71,9 @@ class LoadRange:
 
 @TRANSFORMS.register_module()
 class LoadClassMap:
-    """Reads class maps of 16 bits, of more than 255 classes, in a data pipeline of mmseg.
+    """Reads 16-bit class maps, for more than 255 classes, in a data pipeline of mmseg.
 
-    It takes the place of ``LoadAnnotations``, which reads 8 bits. The model's ``ignore_index`` and
+    It replaces ``LoadAnnotations``, which reads 8 bits. The model's ``ignore_index`` and
     ``seg_pad_val`` are then 65535, outside of the classes.
 
     Examples:
@@ -87,14 +87,14 @@ class LoadClassMap:
         """Read the map of ``results['seg_map_path']``.
 
         Args:
-            results: The dict of the pipeline, with ``seg_map_path`` and ``seg_fields``. An image
-                that is predicted has no map.
+            results: The dict of the pipeline, with ``seg_map_path`` and ``seg_fields``. Images in
+                prediction have no map.
 
         Returns:
             A copy of the dict with ``gt_seg_map``, (H, W) uint16, listed in ``seg_fields``.
 
         Raises:
-            InputError: The file is no image of one number a pixel.
+            InputError: The file is not an image with one number per pixel.
         """
         path = results.get('seg_map_path')
         if path is None:

@@ -1,9 +1,9 @@
-"""The functions of ``mmcv._ext`` on CPU and CUDA tensors, by torchvision's kernels and PyTorch.
+"""Functions of ``mmcv._ext`` for CPU and CUDA tensors, with kernels of torchvision and PyTorch.
 
-Names, arguments, and the outputs written in place are those of mmcv 2's compiled module, as
-``mmcv/ops/*.py`` calls it: tensors by position, the rest by name. Half and bfloat16 tensors are
-computed in fp32. An operator that is not here raises NotImplementedError when it is called, not
-when mmcv is imported.
+Names, arguments and outputs written in place are those of mmcv 2's compiled module, as
+``mmcv/ops/*.py`` calls it: tensors by position, the rest by name. float16 and bfloat16 tensors are
+computed in fp32. Missing operators raise NotImplementedError when they are called, not when mmcv is
+imported.
 """
 
 import math
@@ -56,14 +56,13 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
     boxes, scores = widen(
         boxes + boxes.new_tensor([0, 0, offset, offset]) if offset else boxes, scores
     )
-    # As in mmcv: the order of equal scores is that of an unstable sort, and the threshold is in
-    # fp32.
+    # As in mmcv, the sort is unstable for equal scores, and the threshold is in fp32.
     scores, order = scores.sort(descending=True)
     return order[torchvision.ops.nms(boxes[order], scores, float(np.float32(iou_threshold)))]
 
 
 def _ious(box: np.ndarray, others: np.ndarray, offset: int = 0) -> np.ndarray:
-    """IoUs (N,) of a box (4,) with others (N, 4), by mmcv's operations in fp32."""
+    """Compute IoUs (N,) of a box (4,) with others (N, 4), by mmcv's operations in fp32."""
     one = np.float32(offset)
     inter = np.maximum(
         np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2]) + one, 0
@@ -98,8 +97,7 @@ def softnms(
                 ious >= np.float32(iou_threshold), 1 - ious if options['method'] else 0, 1
             )
         rows[i + 1 :, 4] *= decay.astype(np.float32)
-        # The last box that stays takes the place of a dropped one: which of two equal scores comes
-        # first depends on it.
+        # The last kept box replaces a dropped one, which decides the order of equal scores.
         i += 1
         stays = ~(rows[i:, 4] < np.float32(min_score))
         order = np.arange(i + stays.sum())
@@ -170,9 +168,7 @@ def sigmoid_focal_loss_backward(
 
 
 def _deform_arguments(tensors: tuple[Tensor, ...], sizes: dict[str, Any]) -> tuple[Any, ...]:
-    """Arguments of torchvision's deformable convolution, from mmcv's: with a mask and a bias, or
-    without both.
-    """
+    """Convert mmcv's arguments, with or without mask and bias, for torchvision's operator."""
     input, weight, offset, *modulation = tensors
     mask, bias = modulation or (input.new_zeros(input.shape[0], 1), input.new_zeros(0))
     bias = bias if bias.numel() else input.new_zeros(weight.shape[0])
@@ -205,10 +201,13 @@ def deform_conv_backward_parameters(*tensors: Tensor, **sizes: Any) -> None:
 
 
 def _of_size(tensor: Tensor, output: Tensor) -> Tensor:
-    """Offsets or mask (B, C, H, W) as mmcv's compiled operator reads those of a larger map.
+    """Reinterpret offsets or a mask (B, C, H, W) of a larger map like mmcv's compiled operator.
 
-    It takes the first values of each image, row by row, for those of the output's height and width.
-    DyHead passes offsets of one pyramid level to the maps of the next.
+    mmcv reads the first values of each image, row by row, as a map of the output's height and
+    width. DyHead passes offsets of one pyramid level to the maps of the next.
+
+    Raises:
+        ValueError: There are fewer values than the output needs.
     """
     size = (tensor.shape[1], *output.shape[2:])
     values = tensor.flatten(1)

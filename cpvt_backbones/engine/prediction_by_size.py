@@ -1,13 +1,11 @@
-"""Predictions that do not depend on the other images of a batch, with any detector, segmentor or
-classifier.
+"""Predictions of any detector, segmentor or classifier that do not depend on other images.
 
-A toolbox pads the images of a batch to one size. A backbone can ignore the padding, but neck and
-heads still convolve, resize and normalise over it. Here a validation or test step splits the batch
-before anything is padded: images of one size go together.
+Toolboxes pad the images of a batch to one size. A backbone can ignore the padding, but neck and
+heads still convolve, resize and normalise over it. The loops of this module split the batch of a
+validation or test step before padding, so that only images of the same size share a forward call.
 
-The loops of this module do so. :class:`ResumableRunner` takes them in place of mmengine's. With
-mmengine's own runner, a config names them: ``val_cfg = dict(type='ValLoopBySize')`` and
-``test_cfg = dict(type='TestLoopBySize')``.
+:class:`ResumableRunner` uses these loops. With mmengine's own runner, a config names them:
+``val_cfg = dict(type='ValLoopBySize')`` and ``test_cfg = dict(type='TestLoopBySize')``.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +25,14 @@ from cpvt_backbones.layers import group_by_shape
 def predict_by_size(step: Callable[[Any], Any], data: Any) -> Any:
     """Predict the images of one size at a time.
 
-    The prediction of an image is then the one that it has alone.
+    Each image then gets the same prediction as alone.
 
     Args:
         step: ``model.val_step`` or ``model.test_step`` of a detector, segmentor or classifier, or
             of a model for test-time augmentation.
         data: A batch of the data loader. It is split if its ``inputs`` are a list of images
-            (C, H, W) of several sizes. All other values then have an entry for each image. For
-            test-time augmentation, each value has a list for each augmentation.
+            (C, H, W) of several sizes. All other values must then have one entry per image. For
+            test-time augmentation, each value has one list per augmentation.
 
     Returns:
         The predictions, in the order of the batch.
@@ -73,7 +71,7 @@ def predict_by_size(step: Callable[[Any], Any], data: Any) -> Any:
 
 
 def _groups(data: Any) -> list[list[int]]:
-    """Indices of the images of each size; empty if the batch cannot be split."""
+    """Return the indices of the images of each size; empty if the batch cannot be split."""
     images = data.get('inputs') if isinstance(data, dict) else None
     if not isinstance(images, list | tuple) or not images:
         return []
@@ -92,9 +90,9 @@ def _take(values: Sequence[Any] | None, group: Sequence[int]) -> Any:
 
 
 def _is_split(model: nn.Module, data: Any) -> bool:
-    """True for a batch of several sizes.
+    """``True`` for a batch of several sizes, except with FSDP and DeepSpeed.
 
-    Not for FSDP and DeepSpeed: their processes must make the same number of forward calls.
+    Their processes must make the same number of forward calls.
     """
     return isinstance(model, BaseModel | DistributedDataParallel) and len(_groups(data)) > 1
 
@@ -103,8 +101,8 @@ def _is_split(model: nn.Module, data: Any) -> bool:
 class ValLoopBySize(ValLoop):
     """mmengine's ``ValLoop``, which predicts the images of one size at a time.
 
-    The arguments are those of ``ValLoop``. Batches of FSDP and DeepSpeed are not split: validate
-    one image at a time with them.
+    The arguments are those of ``ValLoop``. With FSDP and DeepSpeed, batches are not split, so
+    validate one image at a time.
     """
 
     @torch.no_grad()

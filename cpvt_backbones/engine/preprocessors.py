@@ -1,7 +1,7 @@
 """Data preprocessors that pass the size of each image of a padded batch to the backbone.
 
-Importing this module imports the toolboxes that are installed. A config needs no import of its own:
-:mod:`.lazy_registration` does it when the config is built.
+Importing this module imports the installed toolboxes. A config does not import it, because
+:mod:`.lazy_registration` does so when the config is built.
 """
 
 from collections.abc import Mapping
@@ -19,18 +19,18 @@ else:
 
     @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
     class ValidSizesDetDataPreprocessor(AnyChannels, DetDataPreprocessor):
-        """mmdet's ``DetDataPreprocessor``; it passes the size of each image to the backbone.
+        """mmdet's ``DetDataPreprocessor`` that passes the size of each image to the backbone.
 
-        The sizes of the batch are announced, see :class:`ValidSizes`. The backbone then ignores
-        the padding. In training, neck and head see padded maps, which are zero outside the images.
-        In validation and test, only images of one size share a forward call, and they are not
-        padded: ``pad_size_divisor`` is for training.
+        It announces the sizes (see :class:`ValidSizes`), and the backbone ignores the padding. In
+        training, neck and head see padded maps, which are zero outside the images. In validation
+        and test, only images of the same size share a forward call, without padding;
+        ``pad_size_divisor`` is for training.
 
         Args:
-            mean: Mean of each channel, subtracted from the pixels: any number of values.
+            mean: Mean of each channel, which is subtracted from the pixels; any number of channels.
             std: Standard deviation of each channel, by which the pixels are divided.
-            options: The other arguments of ``DetDataPreprocessor``. ``batch_augments`` may pad, but
-                not resize.
+            options: Other arguments of ``DetDataPreprocessor``. ``batch_augments`` may pad but not
+                resize.
 
         Examples:
             ```python
@@ -56,21 +56,19 @@ else:
 
     @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
     class ValidSizesSegDataPreProcessor(AnyChannels, SegDataPreProcessor):
-        """mmsegmentation's ``SegDataPreProcessor``; it passes the size of each image to the
-        backbone.
+        """mmseg's ``SegDataPreProcessor`` that passes the size of each image to the backbone.
 
-        The sizes of the batch are announced, see :class:`ValidSizes`. The backbone then ignores
-        the padding. In training, the head sees padded maps, which are zero outside the images. In
-        validation and test, only images of one size share a forward call, whole or in windows
-        (``mode='slide'``), and they are not padded: ``test_cfg`` of the preprocessor has no effect.
-        A batch for the model's validation and test steps may have images of several sizes, which
+        It announces the sizes (see :class:`ValidSizes`), and the backbone ignores the padding. In
+        training, the head sees padded maps, which are zero outside the images. In validation and
+        test, only images of the same size share a forward call, whole or in windows
+        (``mode='slide'``), without padding; ``test_cfg`` of the preprocessor has no effect. A batch
+        for the model's validation and test steps may have images of several sizes, which
         mmsegmentation's class refuses.
 
         Args:
-            mean: Mean of each channel, subtracted from the pixels: any number of values.
+            mean: Mean of each channel, which is subtracted from the pixels; any number of channels.
             std: Standard deviation of each channel, by which the pixels are divided.
-            options: The other arguments of ``SegDataPreProcessor``. ``batch_augments`` must
-                not resize.
+            options: Other arguments of ``SegDataPreProcessor``. ``batch_augments`` must not resize.
 
         Examples:
             ```python
@@ -87,7 +85,7 @@ else:
             ```
         """
 
-        img_shape_means_resized = False  # mmsegmentation changes it for padding too
+        img_shape_means_resized = False  # mmsegmentation also changes it for padding
         test_options: Mapping[str, Any] = {'test_cfg': None}
 
 
@@ -99,14 +97,13 @@ else:
 
     @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
     class ValidSizesClsDataPreprocessor(ValidSizes, ClsDataPreprocessor):
-        """mmpretrain's ``ClsDataPreprocessor``; it passes the size of each image to the backbone.
+        """mmpretrain's ``ClsDataPreprocessor`` that passes the size of each image to the backbone.
 
-        The sizes of the batch are announced, see :class:`ValidSizes`. The backbone then ignores
-        the padding. In validation and test, only images of one size share a forward call, and they
-        are not padded. All arguments are those of ``ClsDataPreprocessor``. Images that
-        ``batch_augments`` mix (Mixup, CutMix, ResizeMix) get the size that holds the pixels of
-        both. A custom augmentation of images of several sizes gets a further channel, see
-        :class:`MixedSizes`.
+        It announces the sizes (see :class:`ValidSizes`), and the backbone ignores the padding. In
+        validation and test, only images of the same size share a forward call, without padding. All
+        arguments are those of ``ClsDataPreprocessor``. If ``batch_augments`` mix images (Mixup,
+        CutMix, ResizeMix), the size covers the pixels of both. A custom augmentation of images of
+        several sizes gets a further channel; see :class:`MixedSizes`.
 
         Examples:
             ```python

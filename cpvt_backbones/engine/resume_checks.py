@@ -1,7 +1,7 @@
-"""Comparison of a checkpoint with the training that is to go on from it, before it is loaded.
+"""Compares a checkpoint with the training to be resumed, before it is loaded.
 
-What a user changes between two starts is compared: classes, layers, the optimizer and its groups of
-parameters, the average of the weights. A file that was edited may fail later, in torch's words.
+It compares what users change between two starts: classes, layers, the optimizer and its parameter
+groups, and the average of the weights. Edited files may fail later, with torch's messages.
 """
 
 from collections.abc import Mapping
@@ -20,21 +20,21 @@ from .resuming import wrappers_of
 
 
 def check_training_state(checkpoint: Mapping[str, Any], file: Any) -> None:
-    """Raise ``CheckpointError`` for a file of weights alone."""
+    """Raise ``CheckpointError`` for a file that contains only weights."""
     meta = checkpoint.get('meta')
     if not isinstance(meta, dict) or 'iter' not in meta:
         raise CheckpointError(f'resume: {file!r} holds no training to resume (no meta.iter)')
 
 
 def check_resumable(checkpoint: Mapping[str, Any], runner: Runner) -> None:
-    """Refuse a checkpoint that this training cannot go on from exactly.
+    """Refuse a checkpoint from which this training cannot resume exactly.
 
     Args:
-        checkpoint: Its content. It passes :func:`check_training_state`.
+        checkpoint: Content that passes :func:`check_training_state`.
         runner: The training, with its optimizers built.
 
     Raises:
-        CheckpointError: Names the file, the entry, what it holds and what is accepted.
+        CheckpointError: The message has the file, the entry, its value and what is accepted.
     """
     try:
         shapes = shapes_of(runner)
@@ -48,7 +48,7 @@ def check_resumable(checkpoint: Mapping[str, Any], runner: Runner) -> None:
 
 
 def shapes_of(runner: Any) -> dict[str, Any]:
-    """Shapes of a model's weights by name; those before FSDP has split them; {} if not known."""
+    """Return the shapes of a model's weights by name, before sharding; empty if unknown."""
     strategy: Any = getattr(runner, 'strategy', None)
     if hasattr(strategy, 'shapes'):
         return dict(strategy.shapes)
@@ -58,7 +58,7 @@ def shapes_of(runner: Any) -> dict[str, Any]:
 
 
 def is_split(runner: Any) -> bool:
-    """True if a process has a part of the weights only, as with FSDP and DeepSpeed."""
+    """``True`` if each process has only a part of the weights, as with FSDP and DeepSpeed."""
     return isinstance(getattr(runner, 'strategy', None), FSDPStrategy | DeepSpeedStrategy)
 
 
@@ -102,7 +102,7 @@ def _check_optimizers(state: Any, runner: Runner) -> None:
 
 
 def _check_optimizer(state: dict[str, Any], wrapper: OptimWrapper) -> None:
-    """Compare the groups of parameters of an optimizer, and their options by name."""
+    """Compare the parameter groups of an optimizer, and the names of their options."""
     optimizer = wrapper.optimizer
     kind, groups = type(optimizer).__name__, optimizer.param_groups
     saved = state.get('param_groups', [])
@@ -110,7 +110,7 @@ def _check_optimizer(state: dict[str, Any], wrapper: OptimWrapper) -> None:
         raise InputError(
             f'its optimizer has {len(saved)} groups of parameters, {kind} here {len(groups)}'
         )
-    # Switches come and go with the versions of torch.
+    # Boolean options differ between versions of torch.
     options = [
         key
         for key, value in optimizer.defaults.items()

@@ -1,4 +1,4 @@
-"""What a resumed training takes from its checkpoint: data, schedule, gradients, random numbers."""
+"""Restores data, schedule, gradients and random numbers of a resumed training."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -11,18 +11,18 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from .seeding import set_random_state
 
 PROGRESS = 'data_progress'
-"""Key of the message hub: how far a training has read its data, and in batches of which size."""
+"""Key in the message hub for the number of samples that were read, and the batch size."""
 
 GRADIENTS = 'accumulated_gradients'
-"""Key of the message hub: gradients of a checkpoint between two updates of the weights."""
+"""Key in the message hub for gradients that were being accumulated."""
 
-# What a schedule changes as it goes on, in its own state and in the optimizer's options.
+# Values that a schedule changes over time, in its state and in the optimizer's options.
 _MOVING = {'last_step', '_global_step', '_last_value', 'best', 'num_bad_epochs', 'cooldown_counter'}
 _MOVING |= {'lr', 'momentum', 'betas'}
 
 
 def wrappers_of(runner: Runner) -> list[tuple[str | None, OptimWrapper]]:
-    """Optimizer wrappers of a training by name; the only one has none."""
+    """Return the optimizer wrappers of a training by name; a single one has the name ``None``."""
     wrapper = runner.optim_wrapper
     if isinstance(wrapper, OptimWrapperDict):
         return list(wrapper.items())
@@ -37,10 +37,10 @@ def _schedules(runner: Runner) -> list[Any]:
 
 
 class Schedule:
-    """The schedule of a config as it is before the first iteration, to be compared and rebuilt.
+    """Schedule of a config before the first iteration, for comparison and rebuilding.
 
     Args:
-        runner: A training whose optimizer and schedules are built and not resumed yet.
+        runner: A training whose optimizer and schedules are built but not resumed yet.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -49,23 +49,23 @@ class Schedule:
 
     @staticmethod
     def _options(runner: Runner) -> Iterator[dict[str, Any]]:
-        """Options of each group of parameters."""
+        """Options of each parameter group."""
         for _, wrapper in wrappers_of(runner):
             for group in wrapper.param_groups:
                 yield {key: value for key, value in group.items() if key != 'params'}
 
     def follow(self, runner: Runner, *, moved: bool) -> bool:
-        """Let a resumed training go on by the config's schedule, whatever its checkpoint says.
+        """Continue a resumed training with the config's schedule, not the checkpoint's.
 
-        A schedule that depends on metrics cannot be made again. It goes on from the checkpoint, if
-        its definition there is the config's.
+        A schedule that depends on metrics cannot be rebuilt. It continues from the checkpoint if
+        its definition there equals the config's.
 
         Args:
-            runner: The training, resumed.
-            moved: Whether its iteration is not the checkpoint's.
+            runner: The resumed training.
+            moved: ``True`` if its iteration differs from the checkpoint's.
 
         Returns:
-            True if the checkpoint had other rates or another schedule.
+            ``True`` if the checkpoint had other rates or another schedule.
         """
         resumed = self._moments(runner)
         if any(map(_needs_metrics, _schedules(runner))) and not moved:
@@ -77,12 +77,12 @@ class Schedule:
         return moved or not _same(resumed, self._moments(runner))
 
     def _moments(self, runner: Runner) -> list[dict[str, Any]]:
-        """What the schedules and the options of the optimizers are now."""
+        """Current state of the schedules and options of the optimizers."""
         states = [dict(one.state_dict()) for one in _schedules(runner)]
         return deepcopy([*states, *self._options(runner)])
 
     def rebuild(self, runner: Runner) -> None:
-        """Set rates and schedules to what the config gives for the runner's epoch and iteration."""
+        """Set rates and schedules to the config's values for the runner's epoch and iteration."""
         schedules = _schedules(runner)
         for schedule, state in zip(schedules, self._states, strict=True):
             vars(schedule).update(deepcopy(state))
@@ -93,7 +93,7 @@ class Schedule:
         by_iteration = [one for one in schedules if not one.by_epoch]
         epochs = isinstance(runner.train_loop, EpochBasedTrainLoop)
         length = len(runner.train_dataloader)
-        for one in schedules:  # mmengine warns of a schedule that is ahead of its optimizer
+        for one in schedules:  # mmengine warns of schedules ahead of their optimizer
             one.optimizer._global_step = max(one.optimizer._global_step, runner.iter)
         for iteration in range(1, runner.iter + 1):
             for one in by_iteration:
@@ -119,19 +119,19 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def resume_data(runner: Runner, *, batch: int) -> int:
-    """Set the iteration of a resumed training from the samples that it has read.
+    """Set the iteration of a resumed training from the number of samples that it read.
 
     Args:
-        runner: The training, resumed.
-        batch: Samples of an iteration on all processes.
+        runner: The resumed training.
+        batch: Samples per iteration on all processes.
 
     Returns:
-        Batches that were read of the current pass over the data, to be passed over.
+        Number of batches of the current pass over the data that were read, to be skipped.
     """
     loop = runner.train_loop
     progress = runner.message_hub.runtime_info.get(PROGRESS)
     if progress is not None and 'iter' in progress:
-        # FlexibleRunner writes other counts into meta where a best checkpoint is saved.
+        # FlexibleRunner writes other counts into meta when it saves a best checkpoint.
         loop._epoch, loop._iter = progress['epoch'], progress['iter']
     if not isinstance(loop, EpochBasedTrainLoop):
         if progress is None:
@@ -173,14 +173,14 @@ def resume_data(runner: Runner, *, batch: int) -> int:
 
 
 def samples_per_iteration(runner: Runner) -> int:
-    """Samples of an iteration on all processes; 1 a process where the loader does not say."""
+    """Return the samples per iteration on all processes; 1 per process if unknown."""
     loader = runner.train_dataloader
     size = loader.batch_size or getattr(loader.batch_sampler, 'batch_size', None) or 1
     return size * runner.world_size
 
 
 def shown_rates(runner: Runner) -> str:
-    """The learning rates of a training, for a message; '' if they are not known."""
+    """Format the learning rates of a training for a message; ``''`` if unknown."""
     rates = runner.optim_wrapper.get_lr()
     if not isinstance(rates, dict):
         return ''
@@ -188,7 +188,7 @@ def shown_rates(runner: Runner) -> str:
 
 
 def note_gradients(runner: Runner, iteration: int) -> None:
-    """Put the gradients that are being accumulated into the message hub, and so the checkpoint."""
+    """Store accumulated gradients in the message hub, which the checkpoint contains."""
     gradients = None
     if iteration % getattr(runner.optim_wrapper, '_accumulative_counts', 1):
         own = {}
@@ -200,7 +200,7 @@ def note_gradients(runner: Runner, iteration: int) -> None:
 
 
 def resume_gradients(runner: Runner) -> None:
-    """Restore the gradients that were being accumulated."""
+    """Restore accumulated gradients."""
     gradients = runner.message_hub.runtime_info.get(GRADIENTS)
     runner.message_hub.update_info(GRADIENTS, None)
     if gradients is None:
@@ -226,7 +226,7 @@ def resume_random_state(runner: Runner) -> None:
 
 
 def validation_is_due(runner: Runner) -> bool:
-    """True if a training that was not interrupted would validate before the next iteration."""
+    """``True`` if an uninterrupted training would validate before the next iteration."""
     loop = runner.train_loop
     if runner.val_loop is None or runner.iter == 0:
         return False

@@ -1,7 +1,7 @@
 """mmengine's runners for trainings that may be killed at any moment.
 
-A config names one of them: ``runner_type = 'ResumableRunner'``. ``cpvt train`` takes it for a
-config that names none, and ``tools/train.py`` of each toolbox builds the one that is named.
+A config names one of them: ``runner_type = 'ResumableRunner'``. ``tools/train.py`` of each toolbox
+builds it. ``cpvt train`` also uses it for configs without ``runner_type``.
 """
 
 from typing import Any
@@ -40,25 +40,25 @@ _Runner: Any = object  # either of mmengine's, to which ``super()`` leads
 
 
 class ResumableRun(_Runner):
-    """The part that both runners share, in the order of a training.
+    """Common part of both runners, in the order of a training.
 
     | method | what it adds to mmengine's |
     | --- | --- |
-    | ``register_hooks`` | :class:`TrainingCheckHook`, first |
-    | ``train``, ``val``, ``test`` | workers without shared memory are named |
-    | ``train`` | hooks are released if the training fails |
+    | ``register_hooks`` | puts :class:`TrainingCheckHook` first |
+    | ``train``, ``val``, ``test`` | explain errors of workers without shared memory |
+    | ``train`` | releases the hooks if the training fails |
     | ``build_dataloader`` | random numbers of an image depend on seed, rank and iteration only |
-    | ``build_dataloader`` | a worker that gets no shared memory ends the run |
-    | ``build_train_loop``, ... | loops that pass over read data, and predict by image size |
-    | ``load_or_resume`` | notes the schedule of the config |
-    | ``resume`` | data and schedule go on where the checkpoint ends |
-    | ``save_checkpoint`` | a file gets its name once it is on the disk |
+    | ``build_dataloader`` | a worker without shared memory ends the run |
+    | ``build_train_loop``, ... | loops that skip read data, and predict by image size |
+    | ``load_or_resume`` | keeps the schedule of the config |
+    | ``resume`` | continues data and schedule where the checkpoint ends |
+    | ``save_checkpoint`` | renames a file once it is on the disk |
 
-    What a checkpoint holds besides, :class:`DurableCheckpointHook` puts into it and restores.
+    :class:`DurableCheckpointHook` adds further state to the checkpoints, and restores it.
     """
 
     read_before = (0, 0)
-    """Iterations of a resumed training, and the samples that were read of the current pass."""
+    """Iterations of a resumed training, and the samples read in the current pass."""
 
     _schedule: Schedule | None = None
     _in_training = False
@@ -66,7 +66,7 @@ class ResumableRun(_Runner):
     _seeded_by_run: list[Any] = []
 
     def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
-        """Register the hooks of a config behind the checks, which see a checkpoint first."""
+        """Register the hooks of a config after the checks, which see a checkpoint first."""
         self.register_hook(TrainingCheckHook())
         super().register_hooks(default_hooks, custom_hooks)
 
@@ -97,20 +97,20 @@ class ResumableRun(_Runner):
 
         With ``num_workers=0``, options of workers such as ``persistent_workers`` have no effect.
 
-        The ``batch_sampler`` of the training is :class:`SeededBatches`, and its ``batch_size``
-        therefore ``None``, as with any batch sampler.
+        The training's ``batch_sampler`` is :class:`SeededBatches`. So its ``batch_size`` is
+        ``None``, as with any batch sampler.
         """
         seeded = with_seeded_batches(dataloader) if self._in_train_loop else None
         loader = super().build_dataloader(
             fit_to_workers(seeded or dataloader), seed=seed, diff_rank_seed=diff_rank_seed
         )
         share_batches(loader)
-        if self._in_training or self._in_train_loop:  # which a progress bar builds earlier
+        if self._in_training or self._in_train_loop:  # a progress bar builds it earlier
             shield_workers(loader)
         if seeded is not None:
             batches = loader.batch_sampler
             batches.runner = self
-            # Starting the workers draws a number. It shall not be one of the model's.
+            # Starting the workers draws a random number, which must not be one of the model's.
             loader.generator = Generator().manual_seed(self.seed)
             parts = (batches.sampler, batches.batches)
             self._seeded_by_run = [
@@ -119,7 +119,7 @@ class ResumableRun(_Runner):
         return loader
 
     def build_train_loop(self, loop: Any) -> BaseLoop:
-        """Build the loop of the training; :class:`SeededIterLoop` for a training by iterations."""
+        """Build the training loop; :class:`SeededIterLoop` for trainings by iterations."""
         if isinstance(loop, dict) and 'type' not in loop and not loop.get('by_epoch', True):
             loop = {key: value for key, value in loop.items() if key != 'by_epoch'}
             loop['type'] = SeededIterLoop
@@ -130,15 +130,15 @@ class ResumableRun(_Runner):
             self._in_train_loop = False
 
     def build_val_loop(self, loop: Any) -> BaseLoop:
-        """Build the loop of the validation; :class:`ValLoopBySize` in place of ``ValLoop``."""
+        """Build the validation loop; :class:`ValLoopBySize` replaces ``ValLoop``."""
         return super().build_val_loop(_own_loop(loop, ValLoop))
 
     def build_test_loop(self, loop: Any) -> BaseLoop:
-        """Build the loop of the test; :class:`TestLoopBySize` in place of ``TestLoop``."""
+        """Build the test loop; :class:`TestLoopBySize` replaces ``TestLoop``."""
         return super().build_test_loop(_own_loop(loop, TestLoop))
 
     def load_or_resume(self) -> None:
-        """Load the weights to start from, or resume."""
+        """Load the initial weights, or resume."""
         if self._in_training:
             self._schedule = Schedule(self)
         super().load_or_resume()
@@ -164,7 +164,7 @@ class ResumableRun(_Runner):
     def _go_on(self, schedule: Schedule) -> None:
         """Set the iteration, the data and the schedule of a resumed training.
 
-        mmengine counts updates and times from the iteration that it has afterwards.
+        mmengine then counts updates and times from the new iteration.
         """
         runner: Any = self
         before, batch = runner.iter, samples_per_iteration(runner)
@@ -186,7 +186,7 @@ class ResumableRun(_Runner):
 
 
 def _own_loop(loop: Any, default: type[BaseLoop] | None = None) -> Any:
-    """Config of a loop, with the loop of this package in place of mmengine's."""
+    """Replace mmengine's loop in a config by that of this package."""
     if not isinstance(loop, dict):
         return loop
     kind = loop.get('type', default)
@@ -196,12 +196,11 @@ def _own_loop(loop: Any, default: type[BaseLoop] | None = None) -> Any:
 
 @RUNNERS.register_module()
 class ResumableRunner(ResumableRun, Runner):
-    """mmengine's ``Runner``, with which a killed training ends as an uninterrupted one.
+    """mmengine's ``Runner`` for exact resume: a killed training ends like an uninterrupted one.
 
-    A training that is resumed from a checkpoint of :class:`DurableCheckpointHook` ends with the
-    weights of an uninterrupted one, bit for bit, on one machine. Checkpoints are complete or not
-    there. Validation and test predict the images of one size at a time. The checks of
-    :class:`TrainingCheckHook` are made.
+    On one machine, a training resumed from a checkpoint of :class:`DurableCheckpointHook` ends with
+    the weights of an uninterrupted one, bit for bit. Checkpoints are written atomically. Validation
+    and test predict the images of one size at a time. :class:`TrainingCheckHook` is included.
 
     The arguments are those of ``Runner``. A config with a ``strategy`` gives
     :class:`ResumableFlexibleRunner`.
@@ -218,8 +217,8 @@ class ResumableRunner(ResumableRun, Runner):
     def from_cfg(cls, cfg: Any) -> Any:
         """Build the runner of a config.
 
-        Options such as ``_base_/options/fsdp.py`` can only add the ``strategy``: mmengine refuses
-        bases that both have a ``runner_type``.
+        Options such as ``_base_/options/fsdp.py`` add only the ``strategy``, because mmengine
+        refuses two bases with a ``runner_type``.
         """
         if cfg.get('strategy'):
             return ResumableFlexibleRunner.from_cfg(cfg)
@@ -256,7 +255,7 @@ class ResumableFlexibleRunner(ResumableRun, FlexibleRunner):
     _load_from: str | None
 
     def load_or_resume(self) -> None:
-        """Load or resume after the hooks' ``before_run``, as ``Runner`` does."""
+        """Load or resume after the hooks' ``before_run``, like ``Runner``."""
         if isinstance(self._resume, str):  # a checkpoint, which Runner has in load_from
             self._load_from = self._resume
             self._resume = True
@@ -267,7 +266,7 @@ class ResumableFlexibleRunner(ResumableRun, FlexibleRunner):
             self.optim_wrapper.initialize_count_status(self.model, self.iter, self.max_iters)
 
     def call_hook(self, fn_name: str, **options: Any) -> None:
-        """Call a method of all hooks; ``before_run`` once, before a checkpoint is loaded."""
+        """Call a method of all hooks; ``before_run`` only once, before a checkpoint is loaded."""
         if fn_name == 'before_run' and self._before_run_called:
             self._before_run_called = False
             return

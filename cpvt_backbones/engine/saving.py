@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or not there: written under another name, flushed and renamed."""
+"""Atomic checkpoints: written under another name, flushed and renamed."""
 
 import glob
 import secrets
@@ -20,21 +20,21 @@ def save_durably(
     together: bool = False,
     **options: Any,
 ) -> None:
-    """Save a checkpoint by another function, so that a kill or a full disk leaves no part of it.
+    """Save a checkpoint so that a kill or a full disk leaves no incomplete file.
 
-    A file or folder gets its name once it is complete and on the disk. An object store writes so by
-    itself.
+    A file or folder gets its name once it is complete and on the disk. Object stores do so
+    themselves.
 
     Args:
         save: ``save_checkpoint`` of a runner.
         out_dir: Folder of the checkpoint.
-        filename: Its name.
+        filename: Name of the checkpoint.
         args: Further arguments of ``save``.
-        together: Whether all processes write parts of the checkpoint, and all call this function.
+        together: All processes write parts of the checkpoint, and all call this function.
         options: Further arguments of ``save``.
 
     Raises:
-        FileExistsError: There is a folder of this name, and the checkpoint is a file.
+        FileExistsError: The checkpoint is a file, but a folder has its name.
         OSError: The disk is full, or the folder is not writable.
     """
     backend = get_file_backend(out_dir, backend_args=options.get('backend_args'))
@@ -42,7 +42,7 @@ def save_durably(
         save(out_dir, filename, *args, **options)
         return
     target = Path(out_dir, filename)
-    token = [secrets.token_hex(4)]  # a name that nobody has put a link under
+    token = [secrets.token_hex(4)]  # a name under which nobody can have put a link
     if together:
         broadcast_object_list(token)
     part = target.with_name(f'.{filename}.{token[0]}.part')
@@ -77,7 +77,7 @@ def _rename(part: Path, target: Path, backend: Any) -> None:
 
 
 def delete_checkpoint(path: str | Path, backend: Any) -> None:
-    """Delete a checkpoint, a file or DeepSpeed's folder, if it is there."""
+    """Delete a checkpoint (a file, or DeepSpeed's folder) if it exists."""
     if backend.isdir(path):
         backend.rmtree(path)
     elif backend.isfile(path):

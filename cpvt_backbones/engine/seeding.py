@@ -1,10 +1,8 @@
-"""Random numbers that a training draws again after it was interrupted.
+"""Reproducible random numbers of a resumed training.
 
-Two things decide them:
-
-- The images of a batch (crops, flips, noise): the seed of the run, the rank and the number of the
-  iteration. The number of data loader workers has no part in it.
-- The model (dropout, stochastic depth): the random state, which a checkpoint holds.
+- For the images of a batch (crops, flips, noise), they depend on the seed of the run, the rank and
+  the iteration, but not on the number of workers.
+- For the model (dropout, stochastic depth), they depend on the random state in the checkpoint.
 """
 
 import random
@@ -21,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, get_worker_info
 
 
 def random_state() -> dict[str, Any]:
-    """States of the random generators of this process: Python's, NumPy's and torch's."""
+    """Return the states of this process's random generators: Python's, NumPy's and torch's."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return dict(
         python=random.getstate(),
@@ -32,7 +30,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Set the random generators to what :func:`random_state` returned."""
+    """Restore the random generators from the result of :func:`random_state`."""
     random.setstate(state['python'])
     np.random.set_state(state['numpy'])
     torch.set_rng_state(state['torch'].cpu())
@@ -41,7 +39,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 class SeededBatch(Sequence[Any]):
-    """Indices of a batch; while they are gone through, the random generators have its seed.
+    """Indices of a batch; iterating over them seeds the random generators.
 
     torch reads a batch by ``[dataset[index] for index in batch]``, in a worker or in this process.
 
@@ -65,17 +63,17 @@ class SeededBatch(Sequence[Any]):
 
 
 class SeededBatches:
-    """Batch sampler of :class:`SeededBatch`, which can pass over the first batches.
+    """Batch sampler that yields :class:`SeededBatch` and can skip the first batches.
 
     Args:
         sampler: Sampler of the data loader.
         batch_size: Images per batch.
-        batches: Config of another batch sampler, which makes the batches.
-        drop_last: Whether to leave out a smaller last batch, without ``batches``.
+        batches: Config of another batch sampler that makes the batches.
+        drop_last: Without ``batches``, leave out a smaller last batch.
     """
 
     runner: Runner
-    """The training, whose ``seed``, ``rank`` and ``iter`` decide the seeds. Set by the runner."""
+    """The training, whose ``seed``, ``rank`` and ``iter`` give the seeds; set by the runner."""
 
     def __init__(
         self,
@@ -92,7 +90,7 @@ class SeededBatches:
             options = dict(sampler=sampler, batch_size=batch_size)
             self.batches = DATA_SAMPLERS.build(batches, default_args=options)
         self.to_skip = 0
-        """Batches that the next iterator passes over without reading their images."""
+        """Number of batches that the next iterator skips without reading their images."""
         self._passes = 0
 
     def __iter__(self) -> Iterator[SeededBatch]:
@@ -114,7 +112,7 @@ class SeededBatches:
         yield from batches
 
     def start_pass(self) -> None:
-        """Let the sampler shuffle for another pass over the data."""
+        """Let the sampler shuffle for the next pass over the data."""
         self._passes += 1
         if hasattr(self.sampler, 'set_epoch'):
             self.sampler.set_epoch(self._passes)
@@ -124,14 +122,14 @@ class SeededBatches:
 
 
 def with_seeded_batches(dataloader: Any) -> dict[str, Any] | None:
-    """Config of a data loader whose batches are :class:`SeededBatches`.
+    """Make a data loader's config use :class:`SeededBatches`.
 
     Args:
         dataloader: Config of mmengine's data loader, or a data loader.
 
     Returns:
-        The new config; ``None`` if torch reads its images without a batch sampler
-        (``batch_size=None``, no ``sampler``), or if loader or batch sampler is already built.
+        The new config; ``None`` if torch reads images without a batch sampler (``batch_size=None``,
+        no ``sampler``), or if the loader or batch sampler is already built.
     """
     if not isinstance(dataloader, dict):
         return None
@@ -149,10 +147,10 @@ def with_seeded_batches(dataloader: Any) -> dict[str, Any] | None:
 
 @LOOPS.register_module()
 class SeededIterLoop(IterBasedTrainLoop):
-    """mmengine's loop by iterations, which passes over the data of a resumed training unread.
+    """mmengine's ``IterBasedTrainLoop``, which skips the data of a resumed training unread.
 
-    The arguments are those of ``IterBasedTrainLoop``. :class:`ResumableRunner` takes this loop in
-    its place.
+    The arguments are those of ``IterBasedTrainLoop``, which :class:`ResumableRunner` replaces by
+    this loop.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -162,7 +160,7 @@ class SeededIterLoop(IterBasedTrainLoop):
 
 
 class EndlessBatches:
-    """Iterator over the batches of one pass over the data after another.
+    """Endless iterator over batches, pass after pass over the data.
 
     Args:
         loader: Data loader with :class:`SeededBatches`.
@@ -185,12 +183,12 @@ class EndlessBatches:
         return next(self._batches)
 
     def skip_iter(self, num_iters: int) -> None:
-        """Do nothing: ``to_skip`` of the batch sampler says what a resumed training has read."""
+        """Do nothing, because ``to_skip`` of the batch sampler skips what was read."""
 
 
 @contextmanager
 def _seeded(seed: Sequence[int]) -> Iterator[None]:
-    """Seed the CPU's generators; in the process of the model, restore them at the end."""
+    """Seed the CPU's generators; in the model's process, restore them at the end."""
     in_worker = get_worker_info() is not None
     before = (
         None if in_worker else (random.getstate(), np.random.get_state(), torch.get_rng_state())

@@ -1,6 +1,4 @@
-"""What ends a training early: weights, classes and channels that do not fit, losses that are not
-finite.
-"""
+"""Checks that end a training early: wrong weights, classes or channels, and losses of NaN."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +29,7 @@ from .valid_sizes import ValidSizes
 
 
 class NotFiniteError(InputError):
-    """Raised when a loss, a gradient norm or a weight of a training is NaN or infinite."""
+    """Raised if a loss, a gradient norm or a weight is NaN or infinite."""
 
 
 class TrainingCheckHook(Hook):
@@ -41,21 +39,21 @@ class TrainingCheckHook(Hook):
     ``custom_hooks``. A training ends for one of these reasons:
 
     - ``neck.in_channels`` differs from the channels of the backbone.
-    - The classes of a data set differ, by a name or by their order, from those of its annotations,
-      of its metrics, of the training data or of a teacher.
+    - The classes of a data set differ by a name or by their order from those of its annotations, of
+      its metrics, of the training data or of a teacher.
     - ``num_classes`` of a head differs from the number of classes of the training data.
     - No training image of a detector has an object of the classes.
-    - A checkpoint of ``load_from`` or ``resume`` is of another kind of model, has other shapes, or
-      has values that are NaN, infinite or integers.
-    - A training is resumed with other classes, or with a checkpoint that its optimizer does not
-      fit.
-    - A loss, or without loss scaling a gradient norm, is NaN or infinite (:class:`NotFiniteError`).
+    - A checkpoint of ``load_from`` or ``resume`` belongs to another kind of model, has other
+      shapes, or has values that are NaN, infinite or integers.
+    - A training is resumed with other classes, or with a checkpoint that does not fit its
+      optimizer.
+    - A loss, or a gradient norm without loss scaling, is NaN or infinite (:class:`NotFiniteError`).
 
-    A warning names the data preprocessor's mean and deviation if the weights that the config names
-    were trained with others.
+    A warning is logged if the data preprocessor's mean or deviation are not those with which the
+    config's weights were trained.
 
-    ``load_from`` may name a model of other classes, or of the same classes in another order. The
-    layers that depend on the classes then start from random weights, and the log names them.
+    ``load_from`` may name a model with other classes, or with the same classes in another order.
+    Layers that depend on the classes then start from random weights, and the log names them.
     """
 
     priority = 'HIGHEST'  # sees a checkpoint before a hook loads its average
@@ -72,7 +70,7 @@ class TrainingCheckHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Compare the data sets with their annotations, and the heads with the data sets.
 
-        Tell data preprocessors the classes of their models, for the check of labels.
+        Pass the classes of the models to their data preprocessors, which check labels.
         """
         tell_classes(unwrap(runner.model))
         check_runner_classes(runner)
@@ -92,9 +90,9 @@ class TrainingCheckHook(Hook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Stop at a loss or a gradient norm that is not finite.
+        """Raise :class:`NotFiniteError` for a loss or a gradient norm that is not finite.
 
-        Warn once of ignored objects that the model trains as background.
+        Warn once if the model trains ignored objects as background.
         """
         if not self._noted_ignored and isinstance(data_batch, dict):
             samples = data_batch.get('data_samples')
@@ -116,7 +114,7 @@ class TrainingCheckHook(Hook):
 
 
 def _named_weights(runner: Runner) -> list[str]:
-    """What a training loads: ``load_from``, or the weights that the config names for a trunk."""
+    """Return the weights of a training: ``load_from``, or those in the config of a trunk."""
     if runner._load_from:
         return [str(runner._load_from)]
     model = runner.cfg.get('model') or {}
@@ -128,7 +126,7 @@ def _named_weights(runner: Runner) -> list[str]:
 
 
 def _has_chosen_bands(dataset: Any) -> bool:
-    """Whether the images are bands of a file, whose values are not those of RGB."""
+    """``True`` if the images are chosen bands of a file rather than RGB."""
     while hasattr(dataset, 'dataset'):  # RepeatDataset and the like
         dataset = dataset.dataset
     steps = getattr(getattr(dataset, 'pipeline', None), 'transforms', ())
@@ -137,7 +135,7 @@ def _has_chosen_bands(dataset: Any) -> bool:
 
 
 def check_checkpoint(runner: Runner, checkpoint: dict[str, Any]) -> None:
-    """Check what a runner is about to load or resume; replace weights of other classes.
+    """Check a checkpoint to be loaded or resumed; replace weights of other classes.
 
     Raises:
         CheckpointError: The checkpoint does not fit the model, or the training to resume.
@@ -166,9 +164,9 @@ def check_checkpoint(runner: Runner, checkpoint: dict[str, Any]) -> None:
 
 
 def _stored_classes(runner: Runner, ours: Sequence[str]) -> list[str] | None:
-    """Classes of the rows of a published model.
+    """Return the classes of the rows of a published model.
 
-    ``None`` if none is one of ``ours``, such as codes in place of names, or for a model that
+    ``None`` if they share none with ``ours``, for example codes instead of names, or if the model
     permutes its classes itself.
     """
     modules = unwrap(runner.model).modules()
@@ -179,14 +177,14 @@ def _stored_classes(runner: Runner, ours: Sequence[str]) -> list[str] | None:
 
 
 def check_classes(theirs: list[str] | None, ours: list[str] | None, file: Any) -> None:
-    """Raise ``CheckpointError`` for a checkpoint of other classes, or in another order."""
+    """Raise ``CheckpointError`` for a checkpoint with other classes, or in another order."""
     difference = class_difference(theirs, ours)
     if difference:
         raise CheckpointError(f'resume: {file!r}: {difference}; {SAME_CLASSES}')
 
 
 def tell_classes(model: nn.Module) -> None:
-    """Give the data preprocessors of a model its classes, for the check of labels."""
+    """Pass a model's classes to its data preprocessors, which check labels."""
     for parent in model.modules():
         for part in parent.children():
             if isinstance(part, ValidSizes):
@@ -194,7 +192,7 @@ def tell_classes(model: nn.Module) -> None:
 
 
 def check_heads(model: nn.Module, classes: Sequence[str], dataset_key: str) -> None:
-    """Compare each head with the classes of a data set, and a teacher with those of a training.
+    """Compare each head, and a teacher, with the classes of a data set.
 
     Args:
         model: The whole model.
@@ -202,7 +200,7 @@ def check_heads(model: nn.Module, classes: Sequence[str], dataset_key: str) -> N
         dataset_key: Key of the data set in the config, for the error.
 
     Raises:
-        ValueError: ``num_classes`` of a head is another number. The weights of a teacher say other
+        ValueError: ``num_classes`` of a head is another number, or a teacher's weights have other
             names.
     """
     for name, module in model.named_modules():
@@ -214,7 +212,7 @@ def check_heads(model: nn.Module, classes: Sequence[str], dataset_key: str) -> N
             )
         count = getattr(module, 'num_classes', None)
         parts = name.removeprefix('module.').split('.')
-        # A proposal or a semantic head has classes of its own.
+        # Proposal and semantic heads have their own classes.
         if 'head' not in parts[0] or any('rpn' in part or 'semantic' in part for part in parts):
             continue
         if isinstance(count, int) and count != len(classes):
@@ -225,11 +223,11 @@ def check_heads(model: nn.Module, classes: Sequence[str], dataset_key: str) -> N
 
 
 def check_objects(dataset: Any, classes: Sequence[str]) -> None:
-    """Refuse data of a detector without any object: a class name may differ from the annotations'.
+    """Refuse a detector's data without objects, because a class name may not match.
 
     Args:
-        dataset: mmdet's, or a wrapper of such; others are not looked at.
-        classes: Its class names.
+        dataset: Data set of mmdet, or a wrapper; others are not checked.
+        classes: Class names of the data set.
 
     Raises:
         ValueError: No image has an object.
@@ -252,7 +250,7 @@ def check_objects(dataset: Any, classes: Sequence[str]) -> None:
 def check_weights(runner: Runner, iteration: int) -> None:
     """Raise :class:`NotFiniteError` if the weights after an iteration are NaN or infinite."""
     for name, value in chain(runner.model.named_parameters(), runner.model.named_buffers()):
-        own = value.to_local() if hasattr(value, 'to_local') else value  # a part, with FSDP
+        own = value.to_local() if hasattr(value, 'to_local') else value  # with FSDP, a part of them
         if own.is_floating_point() and not own.isfinite().all():
             raise NotFiniteError(
                 f'{name} is NaN or infinite after iteration {iteration}; no checkpoint is written, '
@@ -261,12 +259,12 @@ def check_weights(runner: Runner, iteration: int) -> None:
 
 
 def _not_finite(runner: Runner, outputs: Any) -> Iterator[str]:
-    """Names and values of losses and gradient norms that are not finite."""
+    """List names and values of losses and gradient norms that are not finite."""
     losses = outputs if isinstance(outputs, dict) else {}
     for name, value in losses.items():
         if 'loss' in name and isinstance(value, (float, torch.Tensor)) and not _is_finite(value):
             yield f'{name} is {float(torch.as_tensor(value).detach().sum())}'
-    # With a loss scale an infinite norm is usual: the update is passed over, the scale lowered.
+    # With loss scaling an infinite norm is normal: the update is skipped and the scale lowered.
     norm = runner.message_hub.log_scalars.get('train/grad_norm')
     if norm is not None and not hasattr(runner.optim_wrapper, 'loss_scaler'):
         value = norm.current()
@@ -279,7 +277,7 @@ def _is_finite(value: float | torch.Tensor) -> bool:
 
 
 def _images(batch: Any) -> str:
-    """Files of a batch, as the toolboxes' samples name them."""
+    """List the files of a batch from the toolboxes' data samples."""
     samples = batch.get('data_samples') if isinstance(batch, dict) else None
     samples = samples if isinstance(samples, Iterable) else ()
     paths = [getattr(sample, 'img_path', None) for sample in samples]

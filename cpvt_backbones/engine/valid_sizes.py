@@ -1,4 +1,4 @@
-"""What a data preprocessor needs to pass the size of each image of a padded batch."""
+"""Mixins with which a data preprocessor passes the size of each image in a padded batch."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -22,29 +22,28 @@ class ValidSizes:
     In training, a data preprocessor pads the images of a batch to one size. This mixin announces
     the (height, width) in px of each image before padding, by
     :func:`cpvt_backbones.backbones.announce_sizes`. :class:`CPVT`, :class:`MultiScaleCPVT` and
-    :class:`PyramidCPVT` look it up. The features of an image are then those that it has alone.
-    Detectors, segmentors and classifiers hand the batch to the backbone unchanged, so no other
-    setting is needed. Casts and copies of the batch do no harm, and a model that passes a part of
-    the batch gets an error.
+    :class:`PyramidCPVT` look it up. Each image then has the same features as alone. Detectors,
+    segmentors and classifiers pass the batch unchanged to the backbone, so no other setting is
+    needed. The batch may be cast or copied in between, but passing only a part of it is an error.
 
-    In validation and test nothing is padded, because neck and head would see the padding. The
-    settings that pad a batch are ignored there. The images of a batch must have one size: the loops
-    of :class:`ResumableRunner` pass the images of one size at a time (:func:`predict_by_size`).
+    Validation and test pad nothing, because neck and head would see the padding. Settings that pad
+    a batch are ignored there. The images of a batch must have the same size, so the loops of
+    :class:`ResumableRunner` pass the images of one size at a time (:func:`predict_by_size`).
 
     The classes for the toolboxes, :class:`ValidSizesDetDataPreprocessor`,
     :class:`ValidSizesSegDataPreProcessor` and :class:`ValidSizesClsDataPreprocessor`, have this
     mixin. For a custom data preprocessor, put it first among the base classes:
 
-    - It reads the height and width of each tensor (C, H, W) in ``data['inputs']``. No metainfo key
-      is needed for the sizes. The images of one tensor (B, C, H, W) count as unpadded.
+    - It reads the height and width of each tensor (C, H, W) in ``data['inputs']``, without metainfo
+      keys. Images in one tensor (B, C, H, W) count as unpadded.
     - It compares the metainfo key ``img_shape`` of each data sample before and after the call. If
       it has changed, the batch was resized, which is an error. A preprocessor that writes the
       padded size to ``img_shape`` needs the class attribute ``img_shape_means_resized = False``.
-      Then only a batch that is smaller than an image is noticed.
-    - In validation and test it sets the attributes of the preprocessor that its class attribute
-      ``test_options`` names, by default ``pad_size_divisor = 1``.
-    - In training it compares the labels, before they go to the GPU, with the classes of the head,
-      which :class:`TrainingCheckHook` sets.
+      Then only a batch that is smaller than an image is an error.
+    - In validation and test, it sets the preprocessor's attributes in the class attribute
+      ``test_options``, by default ``pad_size_divisor = 1``.
+    - In training, it compares the labels with the classes of the head, before they go to the GPU.
+      :class:`TrainingCheckHook` sets these classes.
 
     Examples:
         A custom data preprocessor. In a config, it is
@@ -76,30 +75,30 @@ class ValidSizes:
         [(40, 64), (56, 33)]
     """
 
-    # False: the other base class changes the img_shape of a sample when it pads the image, too.
+    # False if the other base class also changes a sample's img_shape when it pads the image.
     img_shape_means_resized = True
 
-    # Attributes of the other base class with which it pads nothing in a test.
+    # Attributes that stop the other base class from padding in a test.
     test_options: Mapping[str, Any] = {'pad_size_divisor': 1}
 
     classes: Classes | None = None
-    """Classes of the model's head, with which labels are compared. A training sets them."""
+    """Classes of the model's head, for the check of labels; set by a training."""
 
     def forward(self, data: Any, training: bool = False) -> Any:
-        """Preprocess as the other base class does, and announce the sizes of the images.
+        """Preprocess like the other base class, and announce the sizes of the images.
 
         Args:
-            data: Dict of ``inputs``, the images (C, H, W), and ``data_samples``, one per image. The
-                latter may be missing where the other base class accepts that.
-            training: True for a batch of the training, which is padded.
+            data: Dict with ``inputs``, the images (C, H, W), and ``data_samples``, one per image.
+                The latter may be missing if the other base class accepts that.
+            training: ``True`` for a training batch, which is padded.
 
         Returns:
             The result of the other base class.
 
         Raises:
-            ValueError: ``batch_augments`` resized the batch, the images have another number of
-                channels than ``mean`` has values, or, in training, a label is no class. Not in
-                training, the images have several sizes, or were padded.
+            ValueError: ``batch_augments`` resized the batch, or the images do not have as many
+                channels as ``mean`` has values. In training, a label is outside the classes. In
+                validation and test, the images have several sizes or were padded.
         """
         self._check_channels(data['inputs'])
         if training:
@@ -127,7 +126,7 @@ class ValidSizes:
         return result
 
     def _preprocess(self, data: Any, training: bool, sizes: Sizes) -> tuple[Any, Sizes]:
-        """The result of the other base class, and the size of each of its images."""
+        """Return the result of the other base class, and the size of each image."""
         worker = self if training else with_attributes(self, self.test_options)
         return super(ValidSizes, worker).forward(data, training), sizes  # type: ignore[misc]
 
@@ -148,9 +147,7 @@ class ValidSizes:
 
 
 class AnyChannels(ValidSizes):
-    """Mixin for mmdet and mmseg: mean and std of any number of values; mmengine's have one or
-    three.
-    """
+    """Mixin for mmdet and mmseg: mean and std for any number of channels, not only 1 or 3."""
 
     def __init__(
         self,
@@ -170,25 +167,25 @@ class AnyChannels(ValidSizes):
 
 
 class MixedSizes:
-    """Batch augmentations of mmpretrain, and the size of each image after them.
+    """Batch augmentations of mmpretrain, with the size of each image after them.
 
     Mixup, CutMix and ResizeMix put pixels of one image into another. The augmentations get the
-    batch with a further channel, which is 1 in the images and 0 in the padding. Where it is not 0
-    afterwards, a pixel of some image is.
+    batch with a further channel, which is 1 in the images and 0 in the padding. Afterwards, it is
+    not 0 wherever there are pixels of an image.
 
     Args:
-        augments: Call with the batch (B, C, H, W) and the scores (B, classes), which returns both.
+        augments: Function of the batch (B, C, H, W) and the scores (B, classes) that returns both.
         sizes: (height, width) in px of each image of the batch.
 
     Attributes:
-        sizes (list[tuple[int, int]]): Size in px that holds the pixels of all images in it.
+        sizes (list[tuple[int, int]]): Size in px that covers all pixels mixed into each image.
     """
 
     def __init__(self, augments: Callable[[Tensor, Tensor], Any], sizes: Sizes) -> None:
         self.augments, self.sizes = augments, sizes
 
     def __call__(self, batch: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch and the scores after the augmentations."""
+        """Return the batch and the scores after the augmentations."""
         inside = batch.new_zeros(len(batch), 1, *batch.shape[2:])
         for image, (height, width) in zip(inside, self.sizes, strict=True):
             image[:, :height, :width] = 1
@@ -200,12 +197,12 @@ class MixedSizes:
 
 
 def _ends(filled: Tensor) -> Tensor:
-    """Length up to the last true entry of each row of (B, N)."""
+    """Return the length up to the last true entry in each row of (B, N)."""
     return (filled * torch.arange(1, filled.shape[1] + 1, device=filled.device)).amax(dim=1)
 
 
 def with_attributes(part: Part, attributes: Mapping[str, Any]) -> Part:
-    """A shallow copy with other attributes. A call with it does not change the original."""
+    """Return a shallow copy with other attributes; calling it does not change the original."""
     changed = copy.copy(part)
     for name, value in attributes.items():
         setattr(changed, name, value)

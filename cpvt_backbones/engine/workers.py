@@ -1,4 +1,4 @@
-"""Workers of a data loader: their options, their shared memory and their signals."""
+"""Options, shared memory and signals of data loader workers."""
 
 import io
 import os
@@ -20,15 +20,15 @@ from torch.utils.data import DataLoader, get_worker_info
 from cpvt_backbones.errors import InputError
 
 SHARED_MEMORY = Path('/dev/shm')
-# Options of torch's DataLoader that it refuses without workers.
+# Options that torch's DataLoader refuses without workers.
 _OF_WORKERS = ('persistent_workers', 'prefetch_factor', 'timeout', 'multiprocessing_context')
 
 
 def fit_to_workers(dataloader: Any) -> Any:
-    """Config of a data loader, without the options that torch refuses if there are no workers.
+    """Remove options that torch refuses without workers from a data loader's config.
 
     Args:
-        dataloader: Config of mmengine's data loader, or a data loader, which is returned.
+        dataloader: Config of mmengine's data loader. A built data loader is returned unchanged.
     """
     if not isinstance(dataloader, Mapping) or dataloader.get('num_workers'):
         return dataloader
@@ -39,15 +39,15 @@ def fit_to_workers(dataloader: Any) -> Any:
 
 
 class SharedMemoryError(RuntimeError):
-    """Raised in a worker that gets no shared memory; torch raises it again in the training."""
+    """Raised in a worker that gets no shared memory; torch reraises it in the training."""
 
 
 def share_batches(loader: DataLoader) -> None:
-    """Let a worker that gets no shared memory for a batch end the training.
+    """End the training if a worker gets no shared memory for a batch.
 
     By default, a thread of the worker moves the batch to shared memory. If that fails, the thread
-    prints an error and goes on without the batch, for which the training waits for ever. Here the
-    function that collates the batch moves it, whose errors torch raises in the training.
+    prints an error and continues without the batch, and the training waits forever. Here the
+    collate function moves the batch, so that torch raises its errors in the training.
     """
     if loader.num_workers:
         loader.collate_fn = partial(_collate_shared, collate=loader.collate_fn)
@@ -56,16 +56,16 @@ def share_batches(loader: DataLoader) -> None:
 def _collate_shared(images: Any, *, collate: Callable[[Any], Any]) -> Any:
     batch = collate(images)
     if get_worker_info() is not None:
-        # The bytes of arrays stay out of the pickle, which is not read.
+        # Array bytes are left out of the pickle, which is not read.
         _Sharing(io.BytesIO(), 5, True, lambda buffer: None).dump(batch)
     return batch
 
 
 class _Sharing(ForkingPickler):
-    """Moves the storage of each tensor that it meets to shared memory."""
+    """Pickler that moves the storage of each tensor to shared memory."""
 
     def persistent_id(self, obj: Any) -> Any:
-        """Share a tensor or storage of a CPU in place of pickling it."""
+        """Share a CPU tensor or storage instead of pickling it."""
         if type(obj) is Tensor and obj.layout is torch.strided:
             obj = obj.untyped_storage()
         if not isinstance(obj, torch.UntypedStorage) or obj.device.type != 'cpu':
@@ -79,7 +79,7 @@ class _Sharing(ForkingPickler):
 
 @contextmanager
 def named_shared_memory() -> Iterator[None]:
-    """Context in which a worker without shared memory is an ``InputError`` that says what helps."""
+    """Context that turns a worker's lack of shared memory into an ``InputError`` with a cure."""
     try:
         yield
     except RuntimeError as error:
@@ -93,13 +93,13 @@ def named_shared_memory() -> Iterator[None]:
 
 
 def _reason(error: RuntimeError) -> str | None:
-    """Why a worker got no shared memory, maybe ``''``; ``None`` for an error of another kind."""
+    """Return why a worker got no shared memory (may be ``''``); ``None`` for other errors."""
     if isinstance(error, SharedMemoryError):
         reason = ' '.join(str(error).split()).rpartition(': ')[2]
-        # A full file system sets no error number.
+        # Full file systems set no error number.
         return '' if reason.startswith('Success') else f': {reason}'
-    # Linux ends a worker by SIGBUS if the file has the size, but the file system no page for it.
-    # torch says so, or in an error that follows from it that a worker exited.
+    # Linux ends a worker by SIGBUS if the file system has no page left for the file.
+    # torch says so, or says in a later error that a worker exited.
     killed = 'killed by signal: Bus error'
     return ': Bus error' if killed in f'{error} {error.__cause__}' else None
 
@@ -116,11 +116,11 @@ def _size() -> str:
 
 
 def shield_workers(loader: DataLoader) -> None:
-    """Let the workers of a data loader outlive a signal to the whole process group.
+    """Shield the workers of a data loader from signals to the whole process group.
 
-    A scheduler sends SIGTERM, a terminal SIGINT, to each process of the group. The training still
-    needs its workers, until it has saved. SIGTERM of the main process ends a worker, as it does
-    without this function. A system without ``sigwaitinfo`` (macOS) is shielded from SIGINT only.
+    Schedulers send SIGTERM, and terminals SIGINT, to each process of the group. The training needs
+    its workers until it has saved. SIGTERM from the main process still ends a worker. Systems
+    without ``sigwaitinfo`` (macOS) are shielded from SIGINT only.
     """
     if loader.num_workers:
         loader.worker_init_fn = partial(_start_worker, start=loader.worker_init_fn)
@@ -136,7 +136,7 @@ def _start_worker(worker_id: int, *, start: Callable[[int], None] | None) -> Non
 
 
 def _wait_for_parent() -> None:
-    """End a worker at SIGTERM of the main process. The exit code is that of torch's workers."""
+    """End a worker at SIGTERM from the main process, with the exit code of torch's workers."""
     main = parent_process()
     while main is not None and signal.sigwaitinfo([signal.SIGTERM]).si_pid != main.pid:
         pass
