@@ -2,7 +2,7 @@
 
 | module | content |
 | --- | --- |
-| ``raster`` | files of bands: NumPy, TIFF, JPEG 2000 and what OpenCV reads |
+| ``raster`` | files with any bands: NumPy, TIFF, JPEG 2000 and formats that OpenCV reads |
 | ``value_range`` | a range of values, or chosen bands of a file, as 8 bits |
 | ``finding`` | image files of folders and patterns, and why a path cannot be read |
 | ``reading`` | a file as (H, W, 3) uint8 BGR, with the EXIF rotation applied |

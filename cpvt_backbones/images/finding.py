@@ -1,4 +1,4 @@
-"""Finding image files by path, folder or pattern, and why a path cannot be read."""
+"""Finds image files by path, folder or pattern, and tells why a path cannot be read."""
 
 import glob
 import os
@@ -20,7 +20,7 @@ ImageInput = str | os.PathLike[str] | np.ndarray
 """
 IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 FOUND_SUFFIXES = (*IMAGE_SUFFIXES, '.jp2')  # JPEG 2000 is read by windows
-# Images that Pillow and OpenCV do not read as they are installed here.
+# Image formats that Pillow and OpenCV do not read without plugins.
 UNREAD_SUFFIXES = (
     '.avif',
     '.cr2',
@@ -76,7 +76,7 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
     """
     images: list[Path | np.ndarray] = []
     for source in _listed(inputs):
-        # Another object is refused by read_image.
+        # read_image refuses other objects.
         images += _find_files(source) if isinstance(source, (str, os.PathLike)) else [source]
     return images
 
@@ -124,7 +124,7 @@ def _listed(inputs: ImageInput | Sequence[ImageInput]) -> Iterable[ImageInput]:
 
 
 def is_group(source: str | os.PathLike[str]) -> bool:
-    """True for a folder, and for a pattern that is not the name of a file."""
+    """``True`` for a folder, and for a pattern that is not the name of a file."""
     pattern = glob.has_magic(os.fspath(source)) and not os.path.lexists(source)
     return pattern or os.path.isdir(source)
 
@@ -135,7 +135,7 @@ def _find_files(source: str | os.PathLike[str]) -> list[Path]:
         return [path]
     found = _candidates(path)
     images = sorted(file for file in found if file.suffix.lower() in FOUND_SUFFIXES)
-    # Arrays beside images may be anything.
+    # Arrays beside images may hold other data.
     images = images or sorted(file for file in found if file.suffix.lower() == ARRAY_SUFFIX)
     if not images:
         where = f'in folder {str(path)!r}' if path.is_dir() else f'matches {str(path)!r}'
@@ -154,7 +154,7 @@ def about_unread(files: Sequence[Path]) -> str:
 
 
 def _candidates(path: Path) -> list[Path]:
-    """Content of a folder, or matches of a pattern."""
+    """List the content of a folder, or the matches of a pattern."""
     if path.is_dir():
         return list(path.iterdir())
     if glob.has_magic(str(path)):
@@ -163,7 +163,7 @@ def _candidates(path: Path) -> list[Path]:
 
 
 def _matches(pattern: Path) -> Iterator[Path]:
-    """Files that match a pattern, in which ``**`` is any folders; see :func:`_folders_below`."""
+    """Yield files that match a pattern; :func:`_folders_below` explains ``**``."""
     if '**' not in pattern.parts:
         yield from map(Path, glob.iglob(str(pattern)))
         return
@@ -175,9 +175,9 @@ def _matches(pattern: Path) -> Iterator[Path]:
 
 
 def _folders_below(start: Path) -> Iterator[Path]:
-    """A folder and its subfolders at any depth, without hidden ones.
+    """Yield a folder and its subfolders at any depth, without hidden ones.
 
-    Each folder comes once, by its own path, because links may lead back to a parent folder.
+    Each folder is yielded once, because links may lead back to a parent folder.
     """
     seen = {os.path.realpath(start)}
     folders = [start]
@@ -201,7 +201,7 @@ def _folders_below(start: Path) -> Iterator[Path]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    """Visible subfolders in reverse order; an unreadable folder has none."""
+    """List visible subfolders in reverse order; an unreadable folder has none."""
     if not os.access(folder, os.R_OK | os.X_OK):
         return []
     children = sorted(folder.iterdir(), reverse=True)
@@ -209,7 +209,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def local_path(source: str | os.PathLike[str]) -> Path:
-    """The path of a file; ``ImageError`` for a URL."""
+    """Convert a path to ``Path``; raise ``ImageError`` for a URL."""
     # pathlib turns the two slashes of a URL into one.
     if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):
         reason = 'URLs are not fetched; download the file and give its path'
@@ -218,7 +218,7 @@ def local_path(source: str | os.PathLike[str]) -> Path:
 
 
 def file_problem(path: Path) -> str | None:
-    """Reason why a path is no readable file; ``None`` for a readable one."""
+    """Return why a path is not a readable file; ``None`` for a readable file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -237,7 +237,7 @@ def file_problem(path: Path) -> str | None:
 
 
 def file_stamp(source: ImageInput) -> list[int] | None:
-    """(size, mtime_ns) of a file; ``None`` for an array or a missing file."""
+    """Return [size, mtime_ns] of a file; ``None`` for an array or a missing file."""
     try:
         status = Path(source).stat()  # type: ignore[arg-type]
     except (OSError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Image files as arrays of bands: NumPy, TIFF, JPEG 2000 and what OpenCV reads."""
+"""Image files as arrays of bands: NumPy, TIFF, JPEG 2000 and formats that OpenCV reads."""
 
 import os
 import warnings
@@ -13,7 +13,7 @@ import numpy as np
 
 from cpvt_backbones.errors import InputError
 
-# GDAL has other drivers, some of which open further files or addresses.
+# Other drivers of GDAL may open further files or addresses.
 DRIVERS = {'.tif': 'GTiff', '.tiff': 'GTiff', '.jp2': 'JP2OpenJPEG'}
 OTHER_COLOURS = {'palette', 'white', 'cmyk', 'cyan', 'cielab', 'icclab', 'itulab'}
 ARRAY_SUFFIX = '.npy'
@@ -21,7 +21,7 @@ FORMATS = ('BMP', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP', 'JPEG2000')  # of Pillow
 
 
 class ValueRangeError(InputError):
-    """A file that cannot be read by its bands and values; the message does not name the file."""
+    """Raised for unsupported bands or values in a file, whose name is not in the message."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Raster:
     """An open file of bands, as :func:`open_raster` yields it.
 
     Args:
-        width: Of the image, px; so ``height``.
-        height: See ``width``.
+        width: Width of the image in px.
+        height: Height of the image in px.
         count: Number of bands.
         dtype: Type of the values.
-        nodata: The value of pixels without data, of a TIFF that names one.
+        nodata: Value of pixels without data; ``None`` if the file does not define one.
         source: rasterio's file, or an array (H, W, bands).
-        masked: Where the mask of a TIFF has no data, bool (H, W); ``None`` without a mask.
+        masked: Pixels without data in the mask of a TIFF, bool (H, W); ``None`` without a mask.
     """
 
     width: int
@@ -47,11 +47,11 @@ class Raster:
     masked: np.ndarray | None = None
 
     def missing(self, values: np.ndarray) -> np.ndarray:
-        """Where values of :meth:`read` have no data, bool (H, W, bands)."""
+        """Mark values of :meth:`read` without data, bool (H, W, bands)."""
         return is_missing(values, self.nodata, self.masked)
 
     def read(self, bands: Sequence[int]) -> np.ndarray:
-        """Bands, counted from 1, as (H, W, len(bands)); ``ValueRangeError`` if damaged."""
+        """Read bands, counted from 1, as (H, W, len(bands)); ``ValueRangeError`` if damaged."""
         if isinstance(self.source, np.ndarray):
             return self.source[..., [band - 1 for band in bands]]
         try:
@@ -63,7 +63,7 @@ class Raster:
 def is_missing(
     pixels: np.ndarray, nodata: float | None, masked: np.ndarray | None = None
 ) -> np.ndarray:
-    """Where values (H, W, bands) are ``nodata``, which may be NaN, or ``masked``, bool (H, W)."""
+    """Mark values (H, W, bands) equal to ``nodata``, which may be NaN, or in ``masked`` (H, W)."""
     if nodata is None:
         missing = np.zeros(pixels.shape, bool)
     else:
@@ -72,9 +72,13 @@ def is_missing(
 
 
 def file_mask(file: Any, window: Any = None) -> np.ndarray | None:
-    """Where the mask of rasterio's file has no data, bool (H, W); ``None`` without a mask.
+    """Return the pixels without data in the mask of rasterio's file, bool (H, W), or ``None``.
 
-    A band of transparency is no mask: it may be a band of the scene, which GDAL takes for one.
+    A transparency band does not count as a mask, because GDAL also takes a band of the scene for
+    one.
+
+    Raises:
+        ValueRangeError: The file is damaged.
     """
     kinds = {kind.name for kind in file.mask_flag_enums[0]}
     if 'per_dataset' not in kinds or 'alpha' in kinds:
@@ -90,7 +94,7 @@ def open_raster(path: Path) -> Iterator[Raster]:
     """Open a NumPy file, a TIFF or JPEG 2000 (by rasterio), or another image (by OpenCV).
 
     Raises:
-        ValueRangeError: The file is damaged, of another kind, or turned by EXIF.
+        ValueRangeError: The file is damaged, of another kind, or rotated by EXIF.
         ImportError: rasterio is not installed.
     """
     suffix = path.suffix.lower()
@@ -110,7 +114,7 @@ def open_raster(path: Path) -> Iterator[Raster]:
 
 
 def raster_of(array: np.ndarray) -> Raster:
-    """An array (H, W) or (H, W, bands) as a file; ``ValueRangeError`` for another."""
+    """Wrap an array (H, W) or (H, W, bands); ``ValueRangeError`` for other shapes."""
     if array.ndim not in (2, 3) or not array.size:
         raise ValueRangeError(f'(H, W) or (H, W, bands) is accepted, got {array.shape}')
     if array.ndim == 3 and 4 < array.shape[2] > array.shape[0] < array.shape[1]:
@@ -122,9 +126,9 @@ def raster_of(array: np.ndarray) -> Raster:
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Width and height of a file, px, without decoding it where the format allows that.
+    """Return width and height of a file in px, without decoding it if the format allows that.
 
-    Raises as :func:`open_raster`.
+    The errors are those of :func:`open_raster`.
     """
     suffix = path.suffix.lower()
     if suffix == ARRAY_SUFFIX:
@@ -137,7 +141,7 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def _read_header(path: Path) -> tuple[tuple[int, int], int]:
-    """Width and height, px, and the number of bands that Pillow finds."""
+    """Return width and height in px, and the number of bands that Pillow finds."""
     from PIL import Image
 
     try:
@@ -148,17 +152,17 @@ def _read_header(path: Path) -> tuple[tuple[int, int], int]:
 
 
 def orientation_of(path: Path) -> int:
-    """EXIF's orientation, 1 to 8; 1 is upright, or unknown."""
+    """Return the EXIF orientation, 1 to 8; 1 means upright or unknown."""
     from PIL import ExifTags, Image
 
-    with suppress(Exception), path.open('rb') as stream:  # reading names what is wrong
+    with suppress(Exception), path.open('rb') as stream:  # reading reports the error
         with Image.open(stream, formats=FORMATS) as image:
             return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     return 1
 
 
 def other_colours(file: Any) -> list[str]:
-    """What rasterio calls the colours of a file, unless they are grey or RGB."""
+    """Return rasterio's names of a file's colours, unless they are grey or RGB."""
     kinds = {kind.name for kind in (file.photometric, file.colorinterp[0]) if kind}
     return sorted(kinds & OTHER_COLOURS)
 
@@ -174,7 +178,7 @@ def _read_array(path: Path) -> np.ndarray:
 
 
 def open_tiff(path: Path) -> Any:
-    """Open a TIFF or JPEG 2000 by rasterio; raises as :func:`open_raster`."""
+    """Open a TIFF or JPEG 2000 by rasterio; the errors are those of :func:`open_raster`."""
     # MB of decoded blocks; by default 5 % of the memory
     os.environ.setdefault('GDAL_CACHEMAX', '256')
     try:
@@ -192,7 +196,7 @@ def open_tiff(path: Path) -> Any:
 
 
 def _decode(path: Path) -> np.ndarray:
-    """Pixels (H, W) or (H, W, RGB or RGBA) of an image file, in their own type."""
+    """Decode an image file to pixels (H, W) or (H, W, RGB or RGBA) of its own type."""
     _, count = _read_header(path)  # refuses formats whose decoders are not used
     try:
         pixels = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_UNCHANGED)

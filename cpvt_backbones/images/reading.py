@@ -1,4 +1,4 @@
-"""Reading an image in the toolboxes' format."""
+"""Reads an image in the toolboxes' format: (H, W, 3), uint8, BGR."""
 
 import os
 import threading
@@ -16,10 +16,10 @@ from cpvt_backbones.plain import READ_LIMIT
 from .finding import ImageError, ImageInput, file_problem, local_path
 from .raster import ValueRangeError, size_of
 
-# Pillow has other decoders, some of which start a program.
+# Some of Pillow's other decoders start a program.
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
-_BAND_PIXELS = 1 << 22  # copied from Pillow's image to the array at a time
+_BAND_PIXELS = 1 << 22  # number of pixels copied from Pillow's image to the array at a time
 
 
 def read_image(
@@ -35,11 +35,11 @@ def read_image(
         source: Image file, or an array (H, W), (H, W, 1), (H, W, 3: BGR) or (H, W, 4: BGRA), uint8
             or uint16. An array in the toolboxes' format is returned unchanged.
         name: Name for error messages; ``None`` for the path, or ``'array'``.
-        read_limit: Maximum number of pixels of a file, in place of Pillow's own limit; ``None`` for
+        read_limit: Maximum number of pixels of a file, instead of Pillow's own limit; ``None`` for
             no limit.
 
     Raises:
-        ImageError: The file is no image, damaged, truncated, too large, or of an unsupported kind.
+        ImageError: The file is not an image, or it is damaged, truncated, too large or unsupported.
 
     Examples:
         >>> from PIL import Image
@@ -80,7 +80,7 @@ def read_image(
 
 
 def _no_image(source: object) -> str:
-    """Reason why an object is no image; for a PIL image, also how to convert it."""
+    """Return why an object is not an image, and how to convert a PIL image."""
     reason = f'a path or a numpy array is accepted, got {type(source).__name__}'
     if isinstance(source, Image.Image):
         reason += "; np.asarray(image.convert('RGB'))[..., ::-1] is the array, in BGR"
@@ -97,13 +97,13 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header | None:
-    """Read the header of an image file; ``None`` if Pillow does not know it, or it is damaged."""
+    """Read the header of an image file; ``None`` if it is damaged or unknown to Pillow."""
     try:
         with _open(path) as image:
             tags = getattr(image, 'tag_v2', {})  # of a TIFF
             turned = tags.get(ExifTags.Base.Orientation, 1) != 1
             return Header(image.width, image.height, turned, _misread_planes(image))
-    except Exception:  # as in read_image, which says why
+    except Exception:  # which read_image reports
         return None
 
 
@@ -133,7 +133,7 @@ def image_size(source: ImageInput) -> tuple[int, int] | None:
 
 @contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    # Opened here, because Pillow transposes an image that it memory-maps by name wrongly.
+    # Not opened by name, because Pillow then memory-maps the image and transposes it wrongly.
     with (
         path.open('rb') as file,
         _PillowSettings(),
@@ -177,7 +177,7 @@ class _PillowSettings:
 
 
 def _misread_planes(image: Image.Image) -> str | None:
-    """Reason why Pillow fails on a TIFF stored in planes; ``None`` if Pillow decodes it."""
+    """Return why Pillow fails on a TIFF stored in planes; ``None`` if it decodes the TIFF."""
     tags = getattr(image, 'tag_v2', {})
     bits = tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,))
     is_packed = tags.get(TiffImagePlugin.COMPRESSION, 1) != 1
@@ -188,7 +188,7 @@ def _misread_planes(image: Image.Image) -> str | None:
 
 
 def misread(image: Image.Image) -> str | None:
-    """Reason why Pillow silently decodes a TIFF to wrong values; ``None`` if it does not."""
+    """Return why Pillow silently decodes a TIFF to wrong values; ``None`` if it does not."""
     tags = getattr(image, 'tag_v2', {})
     if _is_sixteen(image) and tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == 0:
         return '16 bits in which 0 is white (WhiteIsZero) are not accepted; save it as BlackIsZero'
@@ -226,7 +226,7 @@ def _is_sixteen(image: Image.Image) -> bool:
 
 
 def keeps_to_twelve_bits(source: ImageInput, pixels: np.ndarray) -> bool:
-    """True if a 16-bit image has no value above 4095, so that it is nearly black at full range.
+    """``True`` for a 16-bit image without values above 4095, which is nearly black at full range.
 
     Args:
         source: Image file or array.

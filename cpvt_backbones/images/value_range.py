@@ -1,7 +1,7 @@
-"""A range of values, or chosen bands of a file, as an image of 8 bits.
+"""Conversion of a range of values, or of chosen bands, to an 8-bit image.
 
-Training (:class:`.engine.LoadRange`) and prediction (:mod:`.inference`) both read by it, so that a
-model sees the same pixels in both.
+Training (:class:`.engine.LoadRange`) and prediction (:mod:`.inference`) both use it, so that a
+model sees the same pixels.
 """
 
 import os
@@ -16,21 +16,21 @@ from cpvt_backbones.errors import InputError
 
 from .raster import Raster, ValueRangeError, is_missing, open_raster, raster_of
 
-STRIP_PIXELS = 1 << 20  # that are scaled at a time, to save memory
+STRIP_PIXELS = 1 << 20  # scaled at a time, to save memory
 DTYPES = ('uint8', 'uint16', 'int16', 'uint32', 'int32', 'float32', 'float64')
 MOST_BANDS = 128  # channels that OpenCV resizes
 
 
 @dataclass(unsafe_hash=True, kw_only=True)
 class ValueRange:
-    """How the bands and values of a file become an image of 8 bits.
+    """Conversion of the bands and values of a file to an 8-bit image.
 
-    :class:`LoadRange` reads by one in a data pipeline; :class:`Inferencer` and
-    :class:`ExportedModel` have the same one as ``value_range``.
+    :class:`LoadRange` uses it in a data pipeline. :class:`Inferencer` and :class:`ExportedModel`
+    have the same one as ``value_range``.
 
     Args:
-        low: The value that becomes 0. Smaller values and pixels without data become 0 too.
-        high: The value that becomes 255. Greater values become 255 too.
+        low: Value that becomes 0. Smaller values and pixels without data become 0 too.
+        high: Value that becomes 255. Larger values become 255 too.
         dtype: Type of the values: uint8, uint16, int16, uint32, int32, float32 or float64. Files of
             another type are refused.
         bands: Bands of the file, counted from 1, that become the channels of the image. Three bands
@@ -67,7 +67,7 @@ class ValueRange:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments as plain data; ``bands`` is left out if it is ``None``."""
+        """Arguments as plain data; ``bands`` is left out if it is ``None``."""
         settings = asdict(self)
         bands = settings.pop('bands')
         return settings if bands is None else dict(settings, bands=[*bands])
@@ -87,11 +87,13 @@ class ValueRange:
             return self.convert(self.select(raster), raster.nodata, raster.masked)
 
     def read_array(self, array: np.ndarray) -> np.ndarray:
-        """Convert an array to an image, as :meth:`ValueRange.read` does with a file.
+        """Convert an array to an image, like :meth:`ValueRange.read` for a file.
 
         Args:
-            array: (H, W), (H, W, 1) or (H, W, 3: BGR). If there are ``bands``, it has all bands of
-                the file.
+            array: (H, W), (H, W, 1) or (H, W, 3: BGR). With ``bands``, all bands of a file.
+
+        Raises:
+            ValueRangeError: The array has another shape or type, or lacks a band.
         """
         raster = raster_of(array)
         if self.bands is not None:
@@ -100,15 +102,15 @@ class ValueRange:
         return self.convert(raster.source)
 
     def numbers(self, count: int) -> list[int]:
-        """The bands that become the channels, of a file of ``count``, which :meth:`check` took."""
+        """Return the bands that become the channels, for a file of ``count`` bands."""
         if self.bands is None:
             return [1, 1, 1] if count == 1 else [3, 2, 1]
         return [*self.bands[::-1]] if len(self.bands) == 3 else [*self.bands]
 
     def select(self, raster: Raster) -> np.ndarray:
-        """Values of the channels (H, W, channels), or of grey (H, W, 1).
+        """Read the values of the channels (H, W, channels), or of a grey file (H, W, 1).
 
-        ``ValueRangeError`` as :meth:`read`.
+        The errors are those of :meth:`read`.
         """
         self.check(raster.count, raster.dtype)
         grey = self.bands is None and raster.count == 1
@@ -132,10 +134,15 @@ class ValueRange:
         nodata: float | None = None,
         masked: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Scale (H, W, channels or 1) to the image (H, W, channels), uint8.
+        """Scale (H, W, channels or 1) to an image (H, W, channels), uint8.
 
-        Pixels without data are those of ``nodata``, and of ``masked``, bool (H, W).
-        ``ValueRangeError`` for NaN and infinite values of others.
+        Args:
+            values: The values.
+            nodata: Value of pixels without data; ``None`` if there is none.
+            masked: Further pixels without data, bool (H, W).
+
+        Raises:
+            ValueRangeError: A pixel with data is NaN or infinite.
         """
         image = np.empty((*values.shape[:2], self.channels), np.uint8)
         rows = max(1, STRIP_PIXELS // values.shape[1])
@@ -146,7 +153,7 @@ class ValueRange:
         return image
 
     def _scale(self, pixels: np.ndarray, missing: np.ndarray) -> np.ndarray:
-        # Integers of 32 bits become float64, in which all of them exist.
+        # 32-bit integers become float64, which represents all of them.
         values = pixels.astype(np.result_type(pixels.dtype, np.float32))
         values[missing] = self.low
         if not np.isfinite(values).all():

@@ -1,6 +1,4 @@
-"""TIFF and JPEG 2000 files through rasterio: reading by windows, georeference, pixels without data,
-and class maps as TIFF.
-"""
+"""TIFF and JPEG 2000 files by rasterio: windows, georeference, missing data and class maps."""
 
 import os
 from collections.abc import Iterator
@@ -42,9 +40,14 @@ def open_image(
 ) -> 'np.ndarray | ImageFile':
     """Read an image by :func:`read_image`, or open it as :class:`ImageFile`; see ``by_windows``.
 
-    With ``value_range``, files and arrays are read as in training.
+    Args:
+        source: Image file or array.
+        name: Name of the image in error messages.
+        read_limit: Maximum number of pixels of a file that is decoded as a whole.
+        value_range: Range and bands of the training, if any.
 
-    Raise ``ImageError``.
+    Raises:
+        ImageError: The image cannot be used.
     """
     if value_range is not None:
         return _open_range(source, name, read_limit, value_range)
@@ -77,7 +80,7 @@ def _open_range(
 
 
 def by_windows(path: Path, read_limit: int | None) -> bool:
-    """True for a TIFF or JPEG 2000 file that is too large to decode, or that Pillow cannot read.
+    """``True`` for a TIFF or JPEG 2000 file that is too large to decode or that Pillow misreads.
 
     A file with an EXIF orientation is never read by windows, because only Pillow applies it.
     """
@@ -93,8 +96,8 @@ def by_windows(path: Path, read_limit: int | None) -> bool:
 def open_scene(source: ImageInput, value_range: ValueRange | None = None) -> 'Scene | None':
     """Open the file of an image that is read as a whole.
 
-    ``None`` without rasterio, for arrays, for other formats than TIFF and JPEG 2000, and for files
-    with an EXIF orientation.
+    The result is ``None`` without rasterio, for arrays, for other formats than TIFF and JPEG 2000,
+    and for files with an EXIF orientation.
     """
     if not isinstance(source, (str, os.PathLike)):
         return None
@@ -110,14 +113,15 @@ def open_scene(source: ImageInput, value_range: ValueRange | None = None) -> 'Sc
 
 
 class Scene:
-    """A TIFF or JPEG 2000 file: its georeference, its pixels with data, and its class map as TIFF.
+    """A TIFF or JPEG 2000 file with its georeference, its missing data and its class map.
 
     Args:
         path: The file.
         name: Name of the image in error messages.
-        value_range: Range and bands that the model takes.
+        value_range: Range and bands of the model's images.
 
-    Raises ``ImageError`` if rasterio cannot open the file.
+    Raises:
+        ImageError: rasterio cannot open the file.
     """
 
     def __init__(self, path: Path, name: str, value_range: ValueRange | None = None) -> None:
@@ -132,15 +136,15 @@ class Scene:
         else:
             self._bands = [3, 2, 1] if self.file.count > 2 else [1, 1, 1]
         kinds = {kind.name for kind in self.file.mask_flag_enums[0]}
-        # GDAL takes any fourth band of 8 bits for alpha. A user who chose bands has no alpha.
+        # GDAL takes any fourth 8-bit band for alpha. If the user chose bands, there is no alpha.
         self._is_complete = 'all_valid' in kinds or ('alpha' in kinds and value_range is not None)
 
     def missing(self, rows: Span, columns: Span) -> np.ndarray | None:
-        """Mask (bool) of pixels without data in all bands of the model; ``None`` if all have data.
+        """Return a mask (bool) of pixels without data in all bands of the model, or ``None``.
 
-        A pixel has no data if it is ``nodata`` or outside the mask of the file. A transparent pixel
-        has none either if the file is read without a range or bands. ``ImageError`` for a damaged
-        file.
+        A pixel has no data if it is ``nodata`` or outside the mask of the file, or if it is
+        transparent and the file is read without a range or bands. ``None`` means that all pixels
+        have data. A damaged file raises ``ImageError``.
         """
         if self._is_complete:
             return None
@@ -152,7 +156,7 @@ class Scene:
 
     @property
     def is_placed(self) -> bool:
-        """True if the file has a coordinate system or a transform of any kind."""
+        """``True`` if the file has a coordinate system or a transform of any kind."""
         file = self.file
         is_moved = not file.transform.is_identity
         return bool(file.crs or is_moved or file.gcps[0] or file.rpcs)
@@ -171,7 +175,7 @@ class Scene:
     def write_map(self, blocks: Iterator[Block], path: Path) -> Path:
         """Write classes of this image as a tiled TIFF with its georeference.
 
-        The largest value, 255 or 65535, is ``nodata`` of the file.
+        The largest value, 255 or 65535, is the file's ``nodata``.
         """
         import rasterio
 
@@ -206,12 +210,12 @@ class Scene:
 
 
 def no_class(dtype: Any) -> int:
-    """Value of pixels without data in a class map, the maximum of its type."""
+    """Return the value of pixels without data in a class map, the maximum of its type."""
     return int(np.iinfo(dtype).max)
 
 
 class ImageFile(Scene):
-    """A file whose parts are read by ``image[top:bottom, left:right]``; raises ``ImageError``."""
+    """A file that is read in parts by ``image[top:bottom, left:right]``; raises ``ImageError``."""
 
     def __init__(self, path: Path, name: str, value_range: ValueRange | None = None) -> None:
         super().__init__(path, name, value_range)

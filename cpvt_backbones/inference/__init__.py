@@ -5,7 +5,7 @@
 
 | type in a signature | value |
 | --- | --- |
-| ``ConfigInput`` | path of a config file, or what :func:`read_config` returns |
+| ``ConfigInput`` | path of a config file, or the result of :func:`read_config` |
 | ``ImageInput`` | path of an image file, or an array that :func:`read_image` takes |
 | ``Prediction`` | dict; ``seg_map`` is an array or a path, see :class:`Inferencer` |
 | ``Scale`` | ``scale`` of :class:`Inferencer` |
@@ -25,7 +25,7 @@ The modules, in the order in which they work on an image that :mod:`.images` fou
 7. ``inferencer`` does 1 to 6 for any number of images, in threads and bounded memory.
 8. ``outputs`` writes the files: a line of ``records.jsonl`` and a picture for each image, and
    ``predictions.json`` at the end.
-9. ``folders`` runs a whole folder: images still to predict, locks, shards.
+9. ``folders`` runs a whole folder: remaining images, locks, shards.
 """
 
 from cpvt_backbones.images.finding import (

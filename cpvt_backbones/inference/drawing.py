@@ -52,13 +52,13 @@ class ClassStyle:
 
 
 def distinct_colours(count: int) -> np.ndarray:
-    """RGB colours (count, 3) uint8. Any two of the first 24 differ clearly; then they repeat."""
+    """Return RGB colours (count, 3), uint8; the first 24 differ clearly, then they repeat."""
     table = np.array([list(bytes.fromhex(colour)) for colour in _COLOURS.split()], np.uint8)
     return table[np.arange(count) % len(table)]
 
 
 def class_colours(predictor: Style) -> np.ndarray:
-    """RGB of each class (N, 3) uint8: the predictor's palette, or distinct colours without one."""
+    """Return RGB of each class, (N, 3) uint8: the predictor's palette, or distinct colours."""
     palette = predictor.palette
     if palette is not None and not _is_random(palette):
         return np.array(palette, np.uint8)
@@ -66,7 +66,7 @@ def class_colours(predictor: Style) -> np.ndarray:
 
 
 def _is_random(palette: Sequence[Sequence[int]]) -> bool:
-    """True for mmseg's random palette of data sets without one, in which greens repeat."""
+    """``True`` for mmseg's random palette, in which greens repeat."""
     return np.array_equal(palette, _drawn_palette(len(palette)))
 
 
@@ -78,8 +78,8 @@ def _drawn_palette(count: int) -> np.ndarray:
 def make_preview(image: Any) -> np.ndarray:
     """Copy an image to draw on as RGB, reduced to sides of at most ``MAX_PREVIEW_SIDE``.
 
-    Three channels are BGR. If there are more, the first three are shown as RGB; if there are one or
-    two, the first is shown in grey.
+    Three channels are BGR. Of more channels, the first three are shown as RGB. Of one or two, the
+    first is shown in grey.
     """
     if max(image.shape[:2]) > MAX_PREVIEW_SIDE:
         image = fit(image, (MAX_PREVIEW_SIDE, MAX_PREVIEW_SIDE))
@@ -96,14 +96,17 @@ def draw_prediction(
 ) -> np.ndarray:
     """Draw a prediction on the image.
 
-    Boxes show classes and scores; labels without ``scores`` show classes only. A text that would
-    cover the text of a box with a higher score is left out. Each mask has its own colour. A class
-    map gets a legend below it, which makes the picture higher. Classes named in ``BACKGROUND`` and
+    Boxes show classes and scores; labels without ``scores`` show classes only. A text is left out
+    if it would cover the text of a box with a higher score. Each mask has its own colour. A class
+    map gets a legend below it, which increases the picture's height. Classes in ``BACKGROUND`` and
     pixels without data are not coloured. Each panoptic segment has a colour, a border, a name and a
     legend entry. A classifier's class is written on the image.
 
-    ``rgb`` (h, w, 3) comes from :func:`make_preview` and may be overwritten. ``size`` is the
-    (width, height) in px of the predicted image.
+    Args:
+        rgb: Picture (h, w, 3) from :func:`make_preview`, which may be overwritten.
+        prediction: The prediction; see :class:`.Inferencer`.
+        predictor: Task, class names and palette.
+        size: (width, height) in px of the predicted image.
     """
     if predictor.task == 'panoptic':
         return _draw_segments(rgb, prediction)
@@ -119,7 +122,7 @@ def draw_prediction(
 
 
 def fit_to_sheet(rgb: np.ndarray) -> np.ndarray:
-    """Scale to a longer side of ``SHEET_SIDE``; enlarged images keep hard pixel edges."""
+    """Scale the longer side to ``SHEET_SIDE``; enlarged images keep hard pixel edges."""
     height, width = rgb.shape[:2]
     factor = SHEET_SIDE / max(height, width)
     size = max(1, round(width * factor)), max(1, round(height * factor))
@@ -202,7 +205,7 @@ def _draw_segments(rgb: np.ndarray, prediction: Prediction) -> np.ndarray:
 
 
 def _segment_names(segments: Sequence[dict[str, Any]]) -> dict[int, str]:
-    """Name of each segment by its id; segments of one class are numbered."""
+    """Return the name of each segment by its id; segments of the same class are numbered."""
     labels = [one['label'] for one in segments]
     names, seen = {}, dict.fromkeys(labels, 0)
     for one in segments:
@@ -249,26 +252,26 @@ def _shade(colour: np.ndarray) -> Colour:
 
 
 def _ink(shade: Colour) -> Colour:
-    """Text colour on a background colour: black or white, chosen by its luma."""
+    """Return black or white for text on a background colour, by its luma."""
     luma = 0.299 * shade[0] + 0.587 * shade[1] + 0.114 * shade[2]
     return (0, 0, 0) if luma > 127 else (255, 255, 255)
 
 
 def label_font(size: float) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans at a size in px: Latin with accents, Greek, Cyrillic; see :func:`can_draw`."""
+    """Load DejaVu Sans at a size in px: Latin, Greek and Cyrillic; see :func:`can_draw`."""
     return ImageFont.truetype(_font_file(), size)
 
 
 def can_draw(name: str) -> bool:
-    """True if :func:`label_font` has the letters of a name; it lacks Chinese, Japanese, Devanagari.
+    """``True`` if :func:`label_font` has the letters of a name; it lacks Chinese, for example.
 
-    Pictures show other classes by their number.
+    Pictures show other classes by number.
     """
     return all(ord(letter) in _letters() for letter in name)
 
 
 def _font_file() -> str:
-    """Font file of matplotlib, which mmengine requires. Pillow's own font has ASCII only."""
+    """Return a font file of matplotlib, which mmengine requires; Pillow's own font is ASCII."""
     from matplotlib import get_data_path
 
     return os.path.join(get_data_path(), 'fonts', 'ttf', 'DejaVuSans.ttf')
@@ -306,7 +309,7 @@ class _Canvas:
         self._draw.rectangle(tuple(box), outline=shade, width=line)
 
     def title_font(self, text: str) -> ImageFont.FreeTypeFont:
-        """Font of a picture's only text: twice the size of box labels if the text fits."""
+        """Return the font for a picture's only text: twice the size of box labels if it fits."""
         size, width = 2 * self._font.size, self._font.getlength(text) / self._font.size
         return label_font(max(10, int(min(size, self.image.width / width))))
 
@@ -318,7 +321,7 @@ class _Canvas:
         *,
         font: ImageFont.FreeTypeFont | None = None,
     ) -> None:
-        """Write above a box, at its top or at its bottom, at the first place without other text."""
+        """Write above a box, at its top or at its bottom, wherever there is no other text yet."""
         written = _write((font or self._font).size, text, shade)
         right, bottom = written.width - 1, written.height - 1
         left = round(max(0, min(box[0], self.image.width - right)))

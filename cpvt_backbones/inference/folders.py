@@ -1,4 +1,4 @@
-"""Prediction on many files into a folder, resumable at every image."""
+"""Prediction on many files into a folder, resumable after every image."""
 
 import errno
 import json
@@ -50,14 +50,14 @@ Shard = tuple[int, int]  # number of the shard, from 0, and count of shards
 
 @dataclass(frozen=True)
 class Summary:
-    """Outcome of :func:`predict_to_folder` or :func:`merge_shards`.
+    """Result of :func:`predict_to_folder` or :func:`merge_shards`.
 
     Attributes:
         predicted: Number of images that this call predicted.
         found: Number of images that earlier calls had predicted.
         failed: Path of each image without a prediction, and the reason.
-        orphaned: Outputs of earlier calls whose image failed now or is no longer among the inputs.
-        skipped: Inputs that were left out, because they lie among the outputs of the folder.
+        orphaned: Outputs of earlier calls whose image now failed or is no longer among the inputs.
+        skipped: Inputs that were left out because they are outputs in the folder.
         boxes: Number of boxes in all images; ``None`` for other tasks and for merged shards.
         best: Highest score of a box in all images, in [0, 1], boxes below ``score_thr`` included;
             ``None`` without a box, for other tasks and for merged shards.
@@ -87,36 +87,34 @@ def predict_to_folder(
     ann: str | os.PathLike[str] | None = None,
     shard: Shard | None = None,
 ) -> Summary:
-    """Predict on image files and write predictions and pictures to a folder, resumable at every
-    image.
+    """Predict on image files and write predictions and pictures to a folder.
 
     Each prediction is written to ``records.jsonl`` as soon as it is made, and ``predictions.json``
-    when the call ends. The same call on the same folder continues with the images that have no
-    prediction or have changed. docs/inference.md lists the files.
+    when the call ends. So the same call on the same folder resumes: it continues with images that
+    have no prediction or have changed. docs/inference.md lists the files.
 
     Args:
         inferencer: The model.
         images: Image files, folders or patterns, one or a list, as for :func:`find_images`. A
-            missing file of a list becomes a failed image of the summary. Images in ``pred/`` and
+            missing file in a list becomes a failed image in the summary. Images in ``pred/`` and
             ``vis/`` of ``out_dir`` and of its shards are skipped and listed in the summary.
-        out_dir: The folder; it is created if it is missing.
+        out_dir: The folder, which is created if missing.
         score_thr: Minimum score of a box, in [0, 1].
-        vis: Whether to draw each prediction on its image.
-        overwrite: Whether to delete the output of earlier calls. No other file is deleted.
-        progress: Whether to show a progress bar.
+        vis: Draw each prediction on its image.
+        overwrite: Delete the outputs of earlier calls, and no other file.
+        progress: Show a progress bar.
         ann: COCO JSON with the ids of images, by file name, and of categories, by name, for the
-            output; ``None`` to count them.
-        shard: (i, n) to predict part i, from 0, of n parts of the images, in a subfolder of
-            ``out_dir``. Other processes predict the other shards at the same time.
+            output; ``None`` numbers them.
+        shard: (i, n) predicts part i, counted from 0, of n parts of the images, in a subfolder of
+            ``out_dir``. Other processes can predict the other shards at the same time.
             :func:`merge_shards` merges their results.
 
     Returns:
-        The numbers of predicted and found images, the skipped inputs, and the failed images with
-        reasons.
+        Numbers of predicted and found images, skipped inputs, and failed images with reasons.
 
     Raises:
-        TypeError: An image is an array; :meth:`Inferencer.predict` takes these. Or ``inferencer``
-            is no :class:`Inferencer`, or ``out_dir`` or ``ann`` is no path.
+        TypeError: An image is an array, which :meth:`Inferencer.predict` takes; ``inferencer`` is
+            not an :class:`Inferencer`; or ``out_dir`` or ``ann`` is not a path.
         FileNotFoundError: ``ann`` does not exist, or a folder or pattern has no image.
         ValueError: ``ann`` cannot be read, or lacks an image or a class of the model. The folder
             has predictions of another model, or of other or unknown settings, or files in ``pred``
@@ -168,21 +166,21 @@ def predict_to_folder(
 def merge_shards(
     images: ImageInput | Sequence[ImageInput], out_dir: str | os.PathLike[str]
 ) -> Summary:
-    """Merge the results of all shards of :func:`predict_to_folder`, when all have ended.
+    """Merge the results of all shards of :func:`predict_to_folder` after all have ended.
 
-    The JSON files become those of one call on ``images``. Pictures and class maps stay in the
+    The JSON files are then those of one call on ``images``. Pictures and class maps stay in the
     folders of the shards.
 
     Args:
-        images: The images that each shard was given.
-        out_dir: The folder that each shard was given.
+        images: The images that each shard got.
+        out_dir: The folder that each shard got.
 
     Returns:
         The summary of all shards; ``predicted`` is 0, and ``found`` counts their images.
 
     Raises:
-        ValueError: A shard has not ended, or predicted with other settings or on other images; or
-            as for :func:`predict_to_folder`.
+        ValueError: A shard has not ended, or used other settings or other images; see also
+            :func:`predict_to_folder`.
         OSError: The folder cannot be written to.
     """
     folder = _output_folder(out_dir)
@@ -199,7 +197,7 @@ def merge_shards(
 
 
 def shard_folder(folder: Path, shard: Shard) -> Path:
-    """Output folder of a shard; ``ValueError`` for a wrong shard."""
+    """Return the output folder of a shard; ``ValueError`` for a wrong shard."""
     if not 0 <= shard[0] < shard[1]:
         raise InputError(f'shard must be (i, n) with 0 <= i < n, got {shard!r}', argument='shard')
     return folder / f'shard-{shard[0]}-of-{shard[1]}'
@@ -217,9 +215,9 @@ def _output_folder(out_dir: str | os.PathLike[str]) -> Path:
 def _inputs(
     images: ImageInput | Sequence[ImageInput], folder: Path
 ) -> tuple[list[Path], list[str]]:
-    """Split the inputs into images to predict and outputs of this folder, after following links.
+    """Split the inputs into images to predict and outputs of this folder, following links.
 
-    Two spellings of one path are one image.
+    Two spellings of one path count as one image.
     """
     folders = [folder, *folder.glob('shard-*-of-*')]
     outputs = [Path(os.path.realpath(own / name)) for own in folders for name in IMAGE_FOLDERS]
@@ -253,7 +251,7 @@ def _digest(text: str) -> str:
 
 
 def _write_to(folder: Path, run: Callable[[], Summary]) -> Summary:
-    """Call a function that writes to a folder, while no other process writes to it."""
+    """Call a function while no other process writes to the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
@@ -273,7 +271,7 @@ def _write_to(folder: Path, run: Callable[[], Summary]) -> Summary:
 
 
 def _is_of(error: OSError, folder: Path) -> bool:
-    """True if an error concerns the output folder: a full disk or a file in the folder."""
+    """``True`` if an error concerns the output folder: a full disk or a file in the folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.filename is None:
         return True
     file = Path(os.path.abspath(os.fsdecode(error.filename)))
@@ -366,10 +364,9 @@ def _reason(error: Exception | None) -> str:
 
 
 def _divide(images: Sequence[Path], shard: int, count: int) -> list[int]:
-    """Indices of the images of a shard.
+    """Return the indices of the images of a shard.
 
-    The images are taken by size, the largest first. Each goes to the shard with the fewest pixels
-    so far.
+    Each image, by descending size, goes to the shard with the fewest pixels so far.
     """
     with ThreadPoolExecutor() as pool:
         pixels = [prod(size or (1, 1)) for size in pool.map(image_size, images)]
@@ -382,7 +379,7 @@ def _divide(images: Sequence[Path], shard: int, count: int) -> list[int]:
 
 
 def _find_shards(folder: Path) -> list[Path]:
-    """Folders of all shards; ``ValueError`` if a shard is missing or their counts differ."""
+    """Return the folders of all shards; ``ValueError`` if one is missing or counts differ."""
     counts = {path.name.rpartition('-')[2] for path in folder.glob('shard-*-of-*')}
     if len(counts) != 1 or not (number := counts.pop()).isdecimal():
         found = f'of {" and ".join(sorted(counts))} shards' if counts else 'of no shard'
@@ -406,7 +403,7 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
         _compare(shard, read_json(shard / RUN_FILE), settings)
     _compare(folder, settings, dict(settings, images=_describe(images)))
     _prepare(folder, dict(settings, shards=len(shards)), overwrite=False)
-    # A shard may have got another spelling of the same paths.
+    # Shards may have got other spellings of the same paths.
     rank = {os.path.abspath(image): index for index, image in enumerate(images)}
     listed: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
@@ -497,7 +494,7 @@ def _read_shard(shard: Path, rank: Mapping[str, int]) -> _ShardResults:
 
 
 def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
-    """Write the settings to the folder; raise ``ValueError`` if it has others."""
+    """Write the settings to the folder; ``ValueError`` if it has other settings."""
     own = [folder / name for name in (RUN_FILE, RECORDS_FILE) if os.path.lexists(folder / name)]
     if not own:
         _refuse_foreign(folder)
@@ -510,7 +507,7 @@ def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    """Settings of the earlier run; ``ValueError`` if their file is missing or damaged."""
+    """Read the settings of the earlier run; ``ValueError`` if the file is missing or damaged."""
     file = folder / RUN_FILE
     try:
         return read_json(file)
@@ -539,7 +536,7 @@ def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> 
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Refuse a folder without an earlier run whose files this run could replace."""
+    """Refuse a folder without an earlier run if this run could overwrite its files."""
     files = [file for name in IMAGE_FOLDERS for file in sorted(folder.glob(f'{name}/*'))]
     files += [folder / name for name in RESULT_FILES if os.path.lexists(folder / name)]
     if files:

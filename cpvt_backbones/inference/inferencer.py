@@ -1,6 +1,7 @@
-"""One inferencer for detectors, segmentors and classifiers, for images of any size.
+"""Inferencer for detectors, segmentors and classifiers on images of any size.
 
-Reading, batches of images of one size, and post-processing run side by side in bounded memory.
+Reading, forward calls on images of the same size, and post-processing run in parallel in bounded
+memory.
 """
 
 import logging
@@ -46,18 +47,18 @@ from .tiles import Bounds
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome for one image: a prediction, or the error that prevented it.
+    """Result for one image: a prediction, or the error that prevented it.
 
     Attributes:
-        name: Path of the image; ``'array 3'`` for an array, with its index among the inputs.
+        name: Path of the image, or, for an array, its index among the inputs: ``'array 3'``.
         size: (width, height) of the image in px, after the EXIF rotation; ``None`` if it could not
             be read.
-        prediction: The prediction as plain data, see :class:`Inferencer`; ``None`` after an error.
+        prediction: The prediction as plain data; see :class:`Inferencer`. ``None`` after an error.
         picture: The image with the prediction drawn on it, (h, w, 3) uint8, RGB. Its sides are at
-            most 2048 px, without the legend below a class map. ``None`` unless ``vis`` is true.
+            most 2048 px, not counting the legend of a class map. ``None`` unless ``vis``.
         error: An :class:`ImageError`, or the model's exception; ``None`` if there is a prediction.
-        stamp: [size in bytes, time of modification in ns] of the file before it was read; ``None``
-            for an array.
+        stamp: [size in bytes, modification time in ns] of the file before it was read; ``None`` for
+            an array.
         best: Highest score of a box, in [0, 1], boxes below ``score_thr`` included; ``None``
             without a box and for other tasks.
     """
@@ -80,18 +81,18 @@ class Inferencer(FromCheckpoint):
 
     Call it for one image: ``prediction, picture = inferencer(image, score_thr=0.3, vis=False)``.
     Boxes have a score of at least ``score_thr``. With ``vis=True``, ``picture`` is the image with
-    the prediction drawn on it, (h, w, 3) uint8, RGB; else it is ``None``. An image that cannot be
-    used raises :class:`ImageError`.
+    the prediction drawn on it, (h, w, 3) uint8, RGB; otherwise it is ``None``. An unusable image
+    raises :class:`ImageError`.
 
     Use :meth:`Inferencer.predict` for a list or a folder of images. :meth:`Inferencer.stream` takes
     any number of images in bounded memory. :func:`predict_to_folder` writes the predictions to
     files.
 
-    By default images are resized as in the config's test pipeline, at whose scale the model was
-    trained. Only images that then have equal size share a batch, so that no image is padded to the
-    size of another and a prediction does not depend on other images. No forward call exceeds
-    ``max_pixels``, because a larger image is cut into overlapping tiles of ``tile_size``. A
-    classifier or a panoptic segmentor refuses such an image.
+    By default, images are resized as in the config's test pipeline, at whose scale the model was
+    trained. Only images that then have the same size share a batch. So no image is padded to the
+    size of another, and a prediction does not depend on other images. No forward call exceeds
+    ``max_pixels``: larger images are cut into overlapping tiles of ``tile_size``. Classifiers and
+    panoptic segmentors refuse such images.
 
     A prediction is a dict. All values are plain data, except that ``seg_map`` and ``panoptic`` are
     arrays:
@@ -100,19 +101,18 @@ class Inferencer(FromCheckpoint):
       (in [0, 1]), ``labels`` (index of the class) and ``classes`` (its name). As an array:
       ``np.array(prediction['boxes']).reshape(-1, 4)``. An instance segmentor adds ``masks`` as
       COCO's run lengths: ``pycocotools.mask.decode(mask)`` is (H, W), 0 or 1.
-    - Segmentation: ``seg_map``, the index of the class of each pixel: (H, W) uint8, or uint16 with
-      more than 255 classes. For an image of more than ``read_limit`` pixels it is the path of a
-      tiled TIFF. Pixels without data, in TIFF and JPEG 2000 files, have the largest value, 255 or
-      65535.
-    - Panoptic segmentation: ``panoptic``, the id of the segment of each pixel, (H, W) uint32, 0 for
-      none; and ``segments``, dicts with ``id``, ``label``, ``class``, ``area`` in px and ``bbox``
-      (left, top, width, height). ``score_thr`` has no effect.
+    - Segmentation: ``seg_map``, the class index of each pixel: (H, W) uint8, or uint16 for more
+      than 255 classes. For images of more than ``read_limit`` pixels, it is the path of a tiled
+      TIFF. In TIFF and JPEG 2000 files, pixels without data have the largest value, 255 or 65535.
+    - Panoptic segmentation: ``panoptic``, the segment id of each pixel, (H, W) uint32, 0 for none;
+      and ``segments``, dicts with ``id``, ``label``, ``class``, ``area`` in px and ``bbox`` (left,
+      top, width, height). ``score_thr`` has no effect.
     - Classification: ``label``, ``class`` and ``score`` of the most probable class.
 
     | ``scale`` | size at which the model sees an image |
     | --- | --- |
-    | ``None`` | the test scale of the config or exported file; without one the image's own size |
-    | ``'config'`` | as ``None``, but for images of more than ``max_pixels`` too |
+    | ``None`` | test scale of the config or exported file; without one, the image's own size |
+    | ``'config'`` | like ``None``, but also for images of more than ``max_pixels`` |
     | ``'native'`` | the image's own size |
     | a float | the image's own size times this factor |
     | (width, height) | the largest size within these px that keeps the shape of the image |
@@ -120,42 +120,42 @@ class Inferencer(FromCheckpoint):
     The larger number of (width, height) applies to the longer side, as in the toolboxes' Resize.
     ``None`` has an exception for images of more than ``max_pixels``, if a detector or segmentor has
     a test scale and known :class:`GoodSizes`. Such an image is scaled so that its objects have the
-    same size as objects of the test images at the test scale. It is never enlarged, and it is cut
+    size that objects of the test images have at the test scale. It is never enlarged, and it is cut
     into tiles if it still has more than ``max_pixels``.
 
     Args:
-        cfg: Config of the model: the path of its file, or what :func:`read_config` returns; not
-            modified. ``None`` for the config of shipped weights.
+        cfg: Config of the model: path of its file, or result of :func:`read_config`; not modified.
+            ``None`` for the config of shipped weights.
         checkpoint: The weights: a file, an address, or the name of shipped weights.
-        device: ``'cpu'``, ``'cuda'`` or ``'cuda:1'``; ``None`` for a GPU if there is one.
+        device: ``'cpu'``, ``'cuda'`` or ``'cuda:1'``; ``None`` takes a GPU if there is one.
         dtype: Type of the computation: ``'float32'``, ``'bfloat16'``, ``'float16'``, or ``'auto'``
-            for bfloat16 where the device is faster in it. Some layers stay in float32, see
+            for bfloat16 on devices that are faster in it. Some layers stay in float32; see
             :func:`reduce_precision`.
         scale: Size at which the model sees an image; the table above lists the values.
-        long_side: The longer side in px at which the model sees an image, in place of ``scale``.
+        long_side: Longer side in px at which the model sees an image, instead of ``scale``.
         batch_size: Maximum number of images in one forward call.
         max_pixels: Maximum number of pixels in one forward call, all images together.
         tile_size: Side of a tile in px.
         overlap: Minimum number of px that neighbouring tiles share. It should exceed the size of
             the objects.
         read_limit: Maximum number of pixels of a file that is decoded as a whole; ``None`` for no
-            limit. A larger TIFF is read by windows.
-        predictor: A :class:`Predictor` that runs the batches, such as an :class:`ExportedModel`, in
-            place of ``cfg``, ``checkpoint`` and ``device``.
+            limit. Larger TIFF files are read by windows.
+        predictor: A :class:`Predictor` that runs the batches, such as an :class:`ExportedModel`,
+            instead of ``cfg``, ``checkpoint`` and ``device``.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
-        ValueError: An argument is not accepted, the config's ``default_scope`` is no toolbox, or
+        ValueError: An argument is not accepted, the config's ``default_scope`` is not a toolbox, or
             its test pipeline sets the size in an unknown way and no ``scale`` is given.
 
     Attributes:
         predictor: The :class:`Predictor` that runs the batches; it has the names of the classes.
-        sizing: Resizes an image; ``str(sizing)`` says which scale is used and why.
-        value_range: :class:`ValueRange` that files are read with, if the model was trained with
-            :class:`LoadRange`; else ``None``. Arrays then need the type of the training files, and
+        sizing: Resizes images; ``str(sizing)`` gives the scale and its source.
+        value_range: :class:`ValueRange` for reading files if the model was trained with
+            :class:`LoadRange`, else ``None``. Arrays then need the type of the training files, and
             all their bands if bands were chosen.
-        outside: Number of images so far outside the model's good sizes. The first one is logged as
-            a warning.
+        outside: Number of images so far outside the model's good sizes; a warning is logged for
+            the first one.
 
     Examples:
         >>> import numpy as np
@@ -214,9 +214,7 @@ class Inferencer(FromCheckpoint):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that determines predictions, as plain data: fingerprint of the model, scale,
-        tiles.
-        """
+        """All settings that affect predictions, as plain data: model, scale, tiles."""
         settings = dict(
             model=self.predictor.fingerprint,
             scale=self.sizing.settings,
@@ -237,11 +235,11 @@ class Inferencer(FromCheckpoint):
                 :func:`read_image`. Convert a PIL image by
                 ``np.asarray(image.convert('RGB'))[..., ::-1]``.
             score_thr: Minimum score of a box, in [0, 1].
-            vis: Whether to draw the prediction on the image.
+            vis: Draw the prediction on the image.
 
         Returns:
-            The prediction as plain data, see :class:`Inferencer`, and the picture, (h, w, 3) uint8,
-            RGB; ``None`` in place of the picture unless ``vis`` is true.
+            The prediction as plain data (see :class:`Inferencer`) and the picture, (h, w, 3) uint8,
+            RGB; the picture is ``None`` unless ``vis``.
 
         Raises:
             ImageError: The image cannot be read, or is too large for a classifier.
@@ -272,14 +270,14 @@ class Inferencer(FromCheckpoint):
     ) -> list[Result]:
         """Predict on several images and return all results at once.
 
-        An image that cannot be read or fails in the model does not stop the others; its
-        :class:`Result` has the error.
+        If an image cannot be read or fails in the model, its :class:`Result` has the error, and the
+        other images are predicted.
 
         Args:
-            inputs: Image files, folders, patterns or arrays, one or a list, see
+            inputs: Image files, folders, patterns or arrays, one or a list; see
                 :func:`find_images`.
             score_thr: Minimum score of a box, in [0, 1].
-            vis: Whether to draw each prediction on its image.
+            vis: Draw each prediction on its image.
 
         Returns:
             One result for each image, in the order of the images.
@@ -297,26 +295,25 @@ class Inferencer(FromCheckpoint):
         map_dir: str | os.PathLike[str] | None = None,
         then: Then = lambda _, result: result,
     ) -> Iterator[tuple[int, Any]]:
-        """Predict on any number of images in bounded memory and yield each result when it is
-        finished.
+        """Predict on any number of images in bounded memory; yield each result when finished.
 
-        Reading, forward calls, post-processing and drawing run side by side. Results and their
-        order are the same as without threads. The order differs from the order of the images,
-        because images of one size are collected for a batch. After an interruption, the results of
-        finished forward calls are still yielded.
+        Reading, forward calls, post-processing and drawing run in parallel. Results and their order
+        are the same as without threads. The order differs from that of the images, because images
+        of the same size are collected for a batch. After an interruption, results of finished
+        forward calls are still yielded.
 
         Args:
             images: Image files, folders, patterns or arrays, one or a list, as for
-                :func:`find_images`. A file of a list may be missing: its result has the error.
+                :func:`find_images`. If a file in a list is missing, its result has the error.
             score_thr: Minimum score of a box, in [0, 1].
-            vis: Whether to draw each prediction on its image.
-            on_tiles: Called after each batch of tiles, with the number of tiles done and their
-                total.
-            map_dir: Folder for class maps written as TIFF, which are the maps of images read by
-                windows and of georeferenced files. With ``None``, only maps of images read by
-                windows are written, to the folder of temporary files.
-            then: Called in a thread with the index and the :class:`Result` of each image. Its
-                return value is yielded in place of the result.
+            vis: Draw each prediction on its image.
+            on_tiles: Function that is called after each batch of tiles with the number of finished
+                tiles and their total.
+            map_dir: Folder for class maps written as TIFF: those of images read by windows and of
+                georeferenced files. With ``None``, only the former are written, to the folder of
+                temporary files.
+            then: Function that is called in a thread with the index and the :class:`Result` of each
+                image. Its return value is yielded instead of the result.
 
         Yields:
             The index among ``images`` and the :class:`Result` of each image, batch by batch.
@@ -381,7 +378,7 @@ class Inferencer(FromCheckpoint):
     def _outputs(
         self, images: Iterator[LoadedImage], run: Run
     ) -> Iterator[tuple[LoadedImage, Any]]:
-        """Run the model on a batch; returns each image with its output or its error."""
+        """Run the model on a batch; return each image with its output or its error."""
         buckets = ShapeBuckets(self.bounds)
         for loaded in images:
             if loaded.error:
@@ -449,7 +446,7 @@ def _read_ahead(
 
 
 def _run_or_split(run: Run, batch: list[LoadedImage]) -> Iterator[tuple[LoadedImage, Any]]:
-    """Run a batch; after an error run its images one by one, so that the others are predicted."""
+    """Run a batch; after an error, run its images one by one, so that the others succeed."""
     try:
         outputs = run(batch)
     except Exception as error:

@@ -45,17 +45,17 @@ def warn(message: str) -> None:
 
 
 class Records:
-    """Finished images: one line of JSON each, written after their outputs.
+    """Records of finished images: one line of JSON per image, written after its outputs.
 
     A line that does not parse, such as the last one of a killed run, is dropped, and its image is
     predicted again.
 
     Args:
         folder: The output folder.
-        run: Digest of the settings of this run, which each record names.
+        run: Digest of the settings of this run, which each record contains.
 
     Raises:
-        ValueError: A record is of another run.
+        ValueError: A record belongs to another run.
     """
 
     def __init__(self, folder: Path, run: str) -> None:
@@ -78,7 +78,7 @@ class Records:
         self._numbers: dict[str, int] = {}
 
     def is_done(self, image: Path) -> bool:
-        """True if an image file has a record and is unchanged, and its outputs are complete."""
+        """``True`` if an image has a record and did not change, and its outputs are complete."""
         record = self._records.get(os.path.abspath(image))
         if record is None or record['stamp'] != file_stamp(image):
             return False
@@ -98,7 +98,7 @@ class Records:
     def take_name(self, image: Path) -> str:
         """Return the name of an image's outputs.
 
-        It is the name in its record, or else its stem, with a number if that is taken.
+        It is the name in the image's record, or its stem, with a number if that is taken.
         """
         if known := self._records.get(os.path.abspath(image)):
             return known['name']
@@ -136,7 +136,7 @@ def _parse_record(line: bytes) -> dict[str, Any] | None:
         return None
     if not line.endswith(b'\n') or not _KEYS <= record.keys():
         return None
-    name = str(record['name'])  # with folders, its outputs would lie outside of the output folder
+    name = str(record['name'])  # with folders, its outputs would be outside of the output folder
     return record if Path(name).name == record['name'] else None
 
 
@@ -180,8 +180,8 @@ def write_outputs(folder: Path, name: str, result: Result) -> dict[str, Any]:
 
 def _save(pixels: np.ndarray, path: Path, *options: int) -> None:
     """Write an image in the format of the path's suffix; ``options`` are OpenCV's."""
-    # OpenCV, because Pillow blocks Python's other threads, also the model's, while it encodes.
-    # Encoded in memory, because a full disk would cut a JPEG short.
+    # By OpenCV, because Pillow blocks Python's other threads, such as the model's, while encoding.
+    # In memory, because a full disk would cut a JPEG short.
     _, encoded = cv2.imencode(path.suffix, pixels, options)
     with atomic_write(path) as file:
         file.write(encoded.data)
@@ -190,12 +190,11 @@ def _save(pixels: np.ndarray, path: Path, *options: int) -> None:
 def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
     """Read ids of images, by file name, and of classes, by name, from a COCO JSON.
 
-    A file name may be spelt in another case, or with accents in another Unicode form, if one entry
-    alone agrees.
+    A file name may differ in case or in the Unicode form of accents if only one entry matches.
 
     Raises:
-        ValueError: The file cannot be read, or lacks an image or a class. It has a name or an id
-            twice. Two images have the same entry, or two classes the same name.
+        ValueError: The file cannot be read, lacks an image or a class, or has a name or an id
+            twice. Or two images have the same entry, or two classes the same name.
     """
     try:
         content = json.loads(ann.read_bytes())
@@ -236,7 +235,7 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
 
 
 def _refuse_twice(source: Path | str, part: str, pairs: list[tuple[str, Any]]) -> None:
-    """Refuse a name that has two ids, and an id that has two names."""
+    """Raise ``ValueError`` for a name with two ids, or an id with two names."""
     for position, what in enumerate(('name', 'id')):
         counts = Counter(pair[position] for pair in pairs)
         twice = next((value for value, count in counts.items() if count > 1), None)
@@ -320,10 +319,10 @@ def write_list(path: Path, entries: list[dict[str, Any]]) -> None:
 
 
 def write_csv(folder: Path) -> Path:
-    """Write ``predictions.csv`` from the JSON files of a folder; returns its path.
+    """Write ``predictions.csv`` from the JSON files of a folder; return its path.
 
     A row is a box in px, the class of an image, a panoptic segment with its pixel count, or a class
-    of a class map with its pixel count. An image without boxes has no row.
+    in a class map with its pixel count. An image without boxes has no row.
     """
     listing = json.loads((folder / 'images.json').read_bytes())
     files = {image['id']: image['file_name'] for image in listing['images']}
@@ -354,7 +353,7 @@ def write_csv(folder: Path) -> Path:
 
 
 def _count_pixels(file: Path) -> list[tuple[int, int]]:
-    """Pixel count of each class of a class map; pixels of no class are not counted."""
+    """Count the pixels of each class in a class map; pixels without a class are left out."""
     counts: Counter[int] = Counter()
     for classes in _blocks_of(file):
         own = np.bincount(classes[classes != no_class(classes.dtype)])
@@ -363,7 +362,7 @@ def _count_pixels(file: Path) -> list[tuple[int, int]]:
 
 
 def _blocks_of(file: Path) -> Iterator[np.ndarray]:
-    """Read a class map; a TIFF comes in blocks, because it may exceed the memory."""
+    """Read a class map; a TIFF is read in blocks, because it may exceed the memory."""
     if file.suffix != '.tif':
         classes = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
         if classes is None:
@@ -399,12 +398,12 @@ def delete_outputs(folder: Path) -> None:
 
 
 def delete_results(folder: Path) -> None:
-    """Delete the JSON files and tables, which a folder has only after a run that ended."""
+    """Delete the JSON files and tables, which only finished runs write."""
     for name in (*RESULT_FILES, *OPTIONAL_FILES):
         _unlink(folder / name)
 
 
 def _unlink(path: Path) -> None:
-    """Delete a file or a link; a folder of this name stays."""
+    """Delete a file or a link, but not a folder."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)

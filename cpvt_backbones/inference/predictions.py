@@ -1,4 +1,4 @@
-"""Conversion of model outputs, of whole images or tiles, to predictions as plain data."""
+"""Conversion of model outputs for whole images or tiles to predictions as plain data."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def run_batch(
 ) -> list[Any]:
     """Run the model on images of equal size, in tiles if they need it.
 
-    :func:`finish_prediction` takes each output.
+    :func:`finish_prediction` converts each output.
     """
     if batch[0].pixels > bounds.max_pixels:
         return [predict_tiled(predictor, batch[0], score_thr, bounds, on_tiles)]
@@ -88,8 +88,8 @@ def finish_prediction(
 ) -> tuple[Prediction, float | None]:
     """Convert an output of :func:`run_batch` to a prediction and a detector's highest score.
 
-    The score may be below ``score_thr``; it is ``None`` without boxes.
-    ``ValueError`` for NaN and infinite values.
+    The score may be below ``score_thr``; it is ``None`` without boxes. NaN and infinite values
+    raise ``ValueError``.
     """
     if loaded.pixels > bounds.max_pixels:  # predict_tiled has finished it
         return output
@@ -112,10 +112,11 @@ def predict_tiled(
     bounds: Bounds,
     on_tiles: OnTiles | None,
 ) -> tuple[Prediction, float | None]:
-    """Predict on one image in overlapping tiles; the results are as in :func:`finish_prediction`.
+    """Predict on one image in overlapping tiles; return the same as :func:`finish_prediction`.
 
-    Raise ``ImageError`` for a classifier. Also for panoptic segments, because the two parts of a
-    segment in neighbouring tiles would become two segments.
+    Raises:
+        ImageError: The model is a classifier, or it predicts panoptic segments, whose parts in
+            neighbouring tiles would become several segments.
     """
     if predictor.task in ('classification', 'panoptic'):
         too_large = f'{loaded.pixels} pixels, more than max_pixels={bounds.max_pixels}'
@@ -171,7 +172,7 @@ def _run_tiles(
     bounds: Bounds,
     on_tiles: OnTiles | None,
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """Rows and columns of each tile, and the output of the model."""
+    """Yield the rows and columns of each tile with the output of the model."""
     (_, tile_height), (_, tile_width) = spans[0]
     step = bounds.batch_of(tile_height * tile_width)
     for first in range(0, len(spans), step):
@@ -241,7 +242,7 @@ def _class_map(blocks: Iterator[Block], loaded: LoadedImage) -> Prediction:
 
 
 def _without_missing(blocks: Iterator[Block], file: Scene) -> Iterator[Block]:
-    """Mark pixels without data in the blocks of a class map of the file's size as of no class."""
+    """Set pixels without data to "no class" in the blocks of a class map of the file's size."""
     for rows, columns, classes in blocks:
         missing = file.missing(rows, columns) if classes.size else None
         if missing is not None and missing.any():
@@ -288,9 +289,9 @@ def resize_logits(
     width: int,
     align_corners: bool = False,
 ) -> Tensor:
-    """Resize logits (C, h, w) bilinearly, as ``torch.nn.functional.interpolate`` does.
+    """Resize logits (C, h, w) bilinearly, like ``torch.nn.functional.interpolate``.
 
-    Return the given rows of (C, height, width).
+    Only the given rows of (C, height, width) are computed.
     """
     if logits.shape[1:] == (height, width):
         return logits[:, slice(*rows)]
@@ -336,7 +337,7 @@ def _select(
 ) -> _Found:
     """Select the boxes with a score of at least ``score_thr``.
 
-    Boxes of a tile at (left, top) are moved to their place in the image.
+    Boxes of a tile at (left, top) are moved to their position in the image.
     """
     _check_finite(boxes=output['boxes'], scores=output['scores'])
     good = np.flatnonzero(output['scores'] >= score_thr)
@@ -353,14 +354,14 @@ def _select(
 
 
 def _crop(mask: np.ndarray, left: int, top: int) -> Block:
-    """Crop a mask to its set pixels; returns the part and its place in the image."""
+    """Crop a mask to its set pixels; return their rows and columns in the image, and the part."""
     rows, columns = _extent(mask, axis=1), _extent(mask, axis=0)
     part = mask[slice(*rows), slice(*columns)]
     return (top + rows[0], top + rows[1]), (left + columns[0], left + columns[1]), part
 
 
 def _extent(mask: np.ndarray, *, axis: int) -> tuple[int, int]:
-    """Start and stop of the set pixels of a mask, which is reduced along ``axis``."""
+    """Return start and stop of the set pixels of a mask after reduction along ``axis``."""
     at = np.flatnonzero(mask.any(axis=axis))
     return (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
 
@@ -368,7 +369,7 @@ def _extent(mask: np.ndarray, *, axis: int) -> tuple[int, int]:
 def _merge(
     parts: list[_Found], tiles: np.ndarray, *, height: int, width: int, threshold: float
 ) -> _Found:
-    """Merge the boxes of all tiles of an image; ``tiles`` (N, 4) has the tile of each box."""
+    """Merge the boxes of all tiles of an image; ``tiles`` (N, 4) holds each box's tile."""
     boxes = np.concatenate([part.boxes for part in parts])
     scores = np.concatenate([part.scores for part in parts])
     labels = np.concatenate([part.labels for part in parts])
@@ -403,14 +404,14 @@ def _detection(predictor: Predictor, found: _Found, loaded: LoadedImage) -> Pred
 def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top: int = 0) -> Rle:
     """Encode a mask (h, w; bool) at (left, top) of an image of (height, width).
 
-    ``ValueError`` for an image of 2^32 pixels or more.
+    Images of 2^32 pixels or more raise ``ValueError``.
     """
     from pycocotools import mask as coco_mask
 
     if height * width > MASK_PIXELS:
         raise InputError(f'mask: {_too_large(height, width)}')
 
-    # Run lengths are column-major. A row of zeros above and below keeps each run within a column.
+    # Run lengths are column-major. Rows of zeros above and below keep each run within a column.
     padded = np.pad(mask, ((1, 1), (0, 0))).ravel(order='F')
     changes = np.flatnonzero(np.diff(padded, prepend=False))
     columns, rows = np.divmod(changes, mask.shape[0] + 2)

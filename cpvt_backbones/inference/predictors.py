@@ -1,6 +1,6 @@
-"""Running a model on a batch in a chosen precision.
+"""Runs a model on a batch in a chosen precision.
 
-This is the only part of inference that depends on the toolbox.
+No other part of inference depends on the toolbox.
 """
 
 import copy
@@ -60,10 +60,9 @@ from .sizes import GoodSizes, size_steps
 
 
 class Predictor(Protocol):
-    """Protocol of a model that :class:`Inferencer` runs: any object with these attributes and
-    methods.
+    """Protocol of models that :class:`Inferencer` runs: objects with these attributes and methods.
 
-    It runs batches of images of equal size, at that size. :class:`ToolboxPredictor` and
+    A predictor runs batches of images of equal size, at that size. :class:`ToolboxPredictor` and
     :class:`ExportedModel` are predictors.
 
     Attributes:
@@ -76,11 +75,11 @@ class Predictor(Protocol):
         size_steps (Sequence[dict[str, Any]] | None): Optional; steps of the test pipeline that set
             the size.
         sizes (GoodSizes | None): Optional; the sizes at which the model is good.
-        value_range (ValueRange | None): Optional; the range that files are read with.
+        value_range (ValueRange | None): Optional; the range for reading files.
         nms_threshold (float | None): Optional; IoU threshold of the detector's non-maximum
-            suppression, with which boxes of overlapping tiles are merged.
-        align_corners (bool): Optional; ``align_corners`` of a segmentor's head, with which its
-            logits are resized.
+            suppression, also used to merge boxes of overlapping tiles.
+        align_corners (bool): Optional; ``align_corners`` of a segmentor's head, also used to resize
+            its logits.
     """
 
     task: str
@@ -92,11 +91,11 @@ class Predictor(Protocol):
         """Detect or classify.
 
         Args:
-            images: Images of one size, (H, W, 3) uint8 in BGR, or (H, W, channels of
+            images: Images of the same size, (H, W, 3) uint8 in BGR, or (H, W, channels of
                 ``value_range``).
 
         Returns:
-            A dict of arrays for each image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px),
+            A dict of arrays per image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px),
             ``scores`` (N,), ``labels`` (N,); an instance segmentor adds ``masks`` (N, H, W; bool).
             Panoptic: ``panoptic`` (H, W), class + 1000 * instance of each pixel, -1 for no segment.
             Classification: ``scores`` (classes,).
@@ -113,13 +112,11 @@ class Predictor(Protocol):
         """
 
     def to_classes(self, logits: Tensor) -> Tensor:
-        """Convert the logits of a segmentor, (C, h, w), to the index of each pixel's class, (h,
-        w).
-        """
+        """Convert a segmentor's logits (C, h, w) to class indices (h, w)."""
 
 
 class FromCheckpoint:
-    """Base of classes that take ``cfg`` and ``checkpoint`` by keyword."""
+    """Base class of classes that take ``cfg`` and ``checkpoint`` by keyword."""
 
     def __new__(cls, *values: Any, **arguments: Any) -> Any:
         """Refuse positional arguments and unknown keywords."""
@@ -130,8 +127,7 @@ class FromCheckpoint:
 
 
 class ToolboxPredictor(FromCheckpoint):
-    """A model of mmdet, mmseg or mmpretrain as a :class:`Predictor`, run by the toolbox's own
-    inferencer.
+    """:class:`Predictor` that runs a model by the inferencer of mmdet, mmseg or mmpretrain.
 
     :class:`Inferencer` makes one from ``cfg`` and ``checkpoint``.
 
@@ -146,12 +142,12 @@ class ToolboxPredictor(FromCheckpoint):
     Attributes:
         model (torch.nn.Module): The model of the toolbox, with its weights.
         dtype (str): ``'float32'``, ``'bfloat16'`` or ``'float16'``; ``'auto'`` is resolved.
-        dtype_reason (str): Why ``'auto'`` became this type.
+        dtype_reason (str): Reason for the type that replaces ``'auto'``.
         device (str): Device that the model runs on.
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
-        ValueError: The checkpoint does not fit the model. Or its classes or their order differ from
+        ValueError: The checkpoint does not fit the model, or its classes or their order differ from
             ``metainfo`` of the config's test set.
         ImportError: The toolbox is not installed.
     """
@@ -207,10 +203,10 @@ class ToolboxPredictor(FromCheckpoint):
             reduce_precision(self.model, getattr(torch, self.dtype))
 
     def _is_of_data_set(self, checkpoint: str, config: Config) -> bool:
-        """Whether weights without class names have the classes of the config's data set.
+        """``True`` if weights without class names have the classes of the config's data set.
 
-        True for a published model. Also true for ImageNet's 1,000 classes: their order is the same
-        in all packages, and files of timm and transformers do not name them.
+        This holds for published models, and for ImageNet's 1,000 classes: all packages use the same
+        order, and files of timm and transformers do not name them.
         """
         if checkpoint in published_weights():
             return True
@@ -229,7 +225,7 @@ class ToolboxPredictor(FromCheckpoint):
         return [_boxes_of(sample.pred_instances) for sample in samples]
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
-        """See :class:`Predictor`. A model of a single channel returns its probability."""
+        """See :class:`Predictor`; a model with a single channel returns its probability."""
         return self._run(images)
 
     def to_classes(self, logits: Tensor) -> Tensor:
@@ -246,7 +242,7 @@ class ToolboxPredictor(FromCheckpoint):
 
 
 def nms_threshold(model: Any) -> float | None:
-    """IoU of the non-maximum suppression of mmdet's detectors; ``None`` for others."""
+    """Return the IoU threshold of an mmdet detector's NMS; ``None`` for other models."""
     settings = getattr(model, 'test_cfg', None) or {}
     for part in (settings.get('rcnn'), settings):
         nms = part.get('nms') if isinstance(part, Mapping) else None
@@ -266,26 +262,26 @@ def _config_of(checkpoint: str | os.PathLike[str]) -> Path:
 
 
 def _is_panoptic(model: Any) -> bool:
-    """Whether a model is one of mmdet's MaskFormer family that predicts panoptic segments."""
+    """``True`` for models of mmdet's MaskFormer family that predict panoptic segments."""
     fusion = getattr(model, 'panoptic_fusion_head', None)
     return fusion is not None and bool((fusion.test_cfg or {}).get('panoptic_on', True))
 
 
 def _segments_of(sample: Any, num_classes: int) -> dict[str, np.ndarray]:
-    """mmdet's panoptic ids, with -1 in place of the number of classes."""
+    """Return mmdet's panoptic ids, with -1 for "no segment"."""
     found = sample.pred_panoptic_seg.sem_seg[0].cpu().numpy()
     return dict(panoptic=np.where(found == num_classes, -1, found))
 
 
 def _boxes_of(found: Any) -> dict[str, np.ndarray]:
-    """Arrays of mmdet's predicted instances."""
+    """Convert mmdet's predicted instances to arrays."""
     names = dict(boxes='bboxes', scores='scores', labels='labels', masks='masks')
     present = {name: getattr(found, key) for name, key in names.items() if key in found}
     return {name: torch.as_tensor(value).cpu().numpy() for name, value in present.items()}
 
 
 def _palette_of(meta: Mapping[str, Any], metainfo: Any) -> list[list[int]] | None:
-    """RGB of each class from the ``meta`` of a checkpoint or the metainfo of a data set."""
+    """Read RGB of each class from ``meta`` of a checkpoint or metainfo of a data set."""
     for source in (meta.get('dataset_meta'), meta, metainfo):
         for key in ('palette', 'PALETTE'):
             palette = source.get(key) if isinstance(source, Mapping) else None
@@ -349,7 +345,7 @@ def _digest(cfg: Config, checkpoint: str) -> str:
 
 
 def _take_range(cfg: Config) -> ValueRange | None:
-    """Replace ``LoadRange`` of the test pipeline by ``LoadImageFromFile``; returns its range."""
+    """Replace ``LoadRange`` in the test pipeline by ``LoadImageFromFile``; return its range."""
     for step in cfg.get('test_dataloader', {}).get('dataset', {}).get('pipeline', ()):
         if step_name(step) == 'LoadRange':
             arguments = {key: step[key] for key in step if key != 'type'}
@@ -362,9 +358,9 @@ def _take_range(cfg: Config) -> ValueRange | None:
 
 
 def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
-    """Adapt the test pipeline to images of the size that the model takes.
+    """Adapt the test pipeline to images that already have the model's input size.
 
-    Steps that load annotations are dropped, and steps that set the size except ``keep``.
+    Steps that load annotations are dropped, and so are steps that set the size, except ``keep``.
     """
     dataset = cfg.get('test_dataloader', {}).get('dataset', {})
     annotations = ('LoadAnnotations', 'LoadPanopticAnnotations')
@@ -384,7 +380,7 @@ def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
 
 
 def _build_inferencer(scope: str, cfg: Config, device: str) -> Any:
-    """Build the toolbox's inferencer with random weights: only ``checkpoints`` opens files."""
+    """Build the toolbox's inferencer with random weights; only ``checkpoints`` opens files."""
     apis = import_module(f'{scope}.apis')
     if scope == 'mmpretrain':
         return apis.ImageClassificationInferencer(model=cfg, pretrained=False, device=device)
@@ -396,9 +392,10 @@ def _build_inferencer(scope: str, cfg: Config, device: str) -> Any:
 
 
 def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
-    """Resolve ``'auto'`` to bfloat16 if the device computes it faster than float32.
+    """Replace ``'auto'`` by bfloat16 if the device computes it faster than float32.
 
-    Returns the type and the reason in words.
+    Returns:
+        The type, and the reason in words.
     """
     check_choice(DTYPES, dtype=dtype)
     if dtype != 'auto':
@@ -416,10 +413,10 @@ def choose_dtype(dtype: str, device: str | torch.device) -> tuple[str, str]:
 def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
     """Cast a toolbox's model to half precision, in place: backbone, neck and convolutional heads.
 
-    Of EoMT, the queries and the layers of the masks are cast, too: they run with the trunk.
+    In EoMT, queries and mask layers are cast too, because they run with the trunk.
 
     Inputs and outputs of the model stay in float32. These parts also run in float32: normalisation
-    by stored statistics, the last layer of a segmentor, EoMT's layer of the classes, other heads
+    by stored statistics, the last layer of a segmentor, EoMT's class layer, other heads
     (transformers, regions, classes), and post-processing (softmax, boxes, NMS).
 
     Args:

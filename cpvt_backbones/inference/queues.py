@@ -15,12 +15,11 @@ WAITING_BYTES = 200_000_000  # maximum size of waiting results or images
 
 
 class OrderedCalls(AbstractContextManager):
-    """Runs calls in threads.
+    """Runs calls in threads, and yields their results in order.
 
-    Results come in the order of the calls. The error of a call takes the place of its result.
-
-    At most ``2 * THREADS`` calls and ``WAITING_BYTES`` wait to be taken. Leaving the context waits
-    for running calls and drops the others.
+    An error of a call is returned as its result. At most ``2 * THREADS`` results and
+    ``WAITING_BYTES`` are kept waiting. Leaving the context waits for running calls and drops the
+    others.
     """
 
     def __init__(self) -> None:
@@ -50,7 +49,7 @@ class OrderedCalls(AbstractContextManager):
 
 
 class ShapeBuckets:
-    """Collects images of one shape until a batch is full."""
+    """Collects images of the same shape until a batch is full."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -60,7 +59,7 @@ class ShapeBuckets:
     def add(self, loaded: LoadedImage) -> Iterator[list[LoadedImage]]:
         """Add an image; yield its batch if full.
 
-        While too many bytes wait, yield the batches that have waited longest.
+        While waiting images take too much memory, yield the oldest batches.
         """
         shape = loaded.image.shape[:2]
         self._waiting.setdefault(shape, []).append(loaded)
@@ -82,7 +81,7 @@ class ShapeBuckets:
 
 
 def bytes_of(output: Any) -> int:
-    """Size in bytes of the arrays in a model's output."""
+    """Return the size in bytes of the arrays in a model's output."""
     if isinstance(output, tuple):  # prediction and best score of a tiled image
         output = output[0]
     arrays = output.values() if isinstance(output, dict) else [output]

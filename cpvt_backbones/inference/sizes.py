@@ -1,4 +1,4 @@
-"""Input size of a model for an image, and resizing as in the toolboxes.
+"""Input size of a model for an image, and resizing like the toolboxes.
 
 The size is the test scale of the config, the image's own size or a given size.
 """
@@ -131,7 +131,8 @@ def size_steps(cfg: Config) -> list[dict[str, Any]]:
 def check_scale(scale: Scale, long_side: int | None) -> Scale:
     """Combine ``scale`` and ``long_side`` of ``Inferencer`` into one scale.
 
-    Raise ``ValueError`` for other values than :class:`Inferencer` lists.
+    Raises:
+        ValueError: The values are not among those that :class:`Inferencer` lists.
     """
     if long_side is not None:
         if scale is not None:
@@ -166,8 +167,8 @@ class Sizing:
         predictor: The model; its ``size_steps`` and ``sizes`` are optional.
         max_pixels: Pixel count above which an image is cut into tiles.
 
-    Raises ``ValueError`` if ``scale`` asks for the test scale and a step of the test pipeline is
-    unknown.
+    Raises:
+        ValueError: ``scale`` means the test scale, and a step of the test pipeline is unknown.
     """
 
     def __init__(self, scale: Scale, predictor: Any, max_pixels: int) -> None:
@@ -175,7 +176,7 @@ class Sizing:
         self.sizes: GoodSizes | None = getattr(predictor, 'sizes', None)
         steps, task = getattr(predictor, 'size_steps', None), predictor.task
         self._known = steps is not None
-        # A detector's padding stays in its pipeline, because it moves no box.
+        # A detector's padding stays in its pipeline, because it does not move boxes.
         detects = task in ('detection', 'panoptic')
         self.steps = [step for step in steps or () if not (detects and step['type'] == 'Pad')]
         wants_test_scale = scale in (None, 'config')
@@ -200,7 +201,7 @@ class Sizing:
         return list(self.scale) if isinstance(self.scale, tuple) else self.scale
 
     def size_of(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height in px of the model's input for an image."""
+        """Return width and height in px of the model's input for an image."""
         return size_after(self._steps_of(width, height), width, height)
 
     def __call__(self, image: Any) -> Any:
@@ -234,9 +235,9 @@ class Sizing:
         return text
 
     def warning(self, own: tuple[int, int], seen: tuple[int, int]) -> str | None:
-        """Warning for an image outside the model's good sizes; ``None`` for other images.
+        """Return a warning for an image outside the model's good sizes, else ``None``.
 
-        ``own`` is the (width, height) of the image, ``seen`` of the model's input.
+        ``own`` is the (width, height) of the image, and ``seen`` that of the model's input.
         """
         if self.sizes is None:
             return None
@@ -247,7 +248,7 @@ class Sizing:
         return f'{size}; the model is good at {self.sizes}'
 
     def factor(self, own: tuple[int, int], seen: tuple[int, int], sizes: GoodSizes) -> float:
-        """Size of the model's input as a factor of the test scale, the unit of ``sizes``."""
+        """Return the size of the model's input as a factor of the test scale, as in ``sizes``."""
         if prod(seen) > self.max_pixels or (self._zoom and prod(own) > self.max_pixels):
             # For a tiled image, the size of its objects counts.
             wanted = min(sizes.zoom, 1.0) ** 2 * prod(own)
@@ -274,7 +275,7 @@ def _are_known(steps: Steps, task: str) -> bool:
 
 
 def _steps_to(scale: Scale) -> Steps:
-    """Steps that resize to a given scale instead of the scale of the config."""
+    """Return steps that resize to a given scale instead of the config's scale."""
     if scale == 'native':
         return []
     if isinstance(scale, float):
@@ -283,7 +284,7 @@ def _steps_to(scale: Scale) -> Steps:
 
 
 def apply_steps(image: Any, steps: Steps) -> Any:
-    """Resize and crop an image (H, W, channels) as the toolboxes do."""
+    """Resize and crop an image (H, W, channels) like the toolboxes."""
     for step in steps:
         height, width = image.shape[:2]
         size = size_after([step], width, height)
@@ -297,7 +298,7 @@ def apply_steps(image: Any, steps: Steps) -> Any:
 
 
 def size_after(steps: Steps, width: int, height: int) -> tuple[int, int]:
-    """Width and height in px of an image after :func:`apply_steps`."""
+    """Return width and height in px of an image after :func:`apply_steps`."""
     for step in steps:
         width, height = _SIZES.get(step['type'], _size_of_resize)(step, width, height)
     return width, height
@@ -349,7 +350,7 @@ def _times(width: int, height: int, x: float, y: float) -> tuple[int, int]:
 
 
 def fitted_size(width: int, height: int, scale: tuple[int, int]) -> tuple[int, int]:
-    """Largest (width, height) in px with this aspect ratio within ``scale``.
+    """Return the largest (width, height) in px with this aspect ratio within ``scale``.
 
     The larger number of ``scale`` applies to the longer side.
     """
@@ -367,7 +368,7 @@ def resize(
 ) -> Any:
     """Resize (H, W, channels) to (width, height) px by OpenCV, or by ``'pillow'``.
 
-    An image that is read by windows becomes :class:`Resized`. An image that has this size already
+    An image that is read by windows becomes :class:`Resized`. An image that already has this size
     is returned unchanged.
     """
     if image.shape[1::-1] == size:
@@ -390,8 +391,8 @@ def resize(
 class Resized:
     """An image that is read by windows, resized to (width, height) px.
 
-    ``resized[top:bottom, left:right]`` reads and computes a part, uint8. The method is bilinear as
-    in ``cv2.resize``; values differ by at most 1, the rounding of OpenCV.
+    ``resized[top:bottom, left:right]`` reads and computes a part, uint8. Interpolation is bilinear
+    as in ``cv2.resize``; values differ by at most 1, because OpenCV rounds differently.
 
     Reading into rasterio's ``out_shape`` gives other values, because GDAL averages when it reduces.
     At a quarter of the size, noise differs from OpenCV's by up to 124 grey levels, blobs by 6.

@@ -1,6 +1,4 @@
-"""Overlapping tiles of images larger than one forward call may take, and merging of their
-outputs.
-"""
+"""Overlapping tiles for images that exceed one forward call, and merging of their outputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from cpvt_backbones.images.windows import Block, Span
 # two parts counts the area that both tiles cover.
 SAME_OBJECT = 0.5
 PART_OF = 0.5  # minimum share of a part's area inside the box of its object
-CUT_MARGIN = 8  # px; a box that ends closer to a cut may be a part of an object
+CUT_MARGIN = 8  # px; a box that ends closer to a cut may be part of an object
 
 BLEND_BYTES = 1 << 29  # maximum size of logits shared by rows of tiles
 
@@ -28,7 +26,7 @@ Panel = tuple[range, int]  # columns of tiles, and the first one that is not in 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Limits of one forward call, see :class:`Inferencer`; ``ValueError`` for wrong values."""
+    """Limits of one forward call; see :class:`Inferencer`. Wrong values raise ``ValueError``."""
 
     batch_size: int
     max_pixels: int
@@ -51,7 +49,7 @@ class Bounds:
             )
 
     def batch_of(self, pixels: int) -> int:
-        """Maximum batch size for images of ``pixels`` each, at least 1."""
+        """Return the maximum batch size for images of ``pixels`` each, at least 1."""
         return max(1, min(self.batch_size, self.max_pixels // pixels))
 
 
@@ -79,10 +77,10 @@ def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileG
 
 
 def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
-    """Blending weights (float32) along one axis, for tiles that are sorted and without gaps.
+    """Compute blending weights (float32) along one axis, for sorted tiles without gaps.
 
-    Over the pixels shared with a neighbour, a weight falls linearly to the tile's edge. The weights
-    of a pixel sum to one.
+    Over pixels shared with a neighbour, a weight falls linearly to the tile's edge. The weights of
+    a pixel sum to one.
     """
     previous_stops = [spans[0][0], *(stop for _, stop in spans[:-1])]
     next_starts = [*(start for start, _ in spans[1:]), spans[-1][1]]
@@ -102,11 +100,10 @@ def ramp_weights(spans: Sequence[Span]) -> list[np.ndarray]:
 
 
 def make_panels(grid: TileGrid, *, channels: int, limit: int = BLEND_BYTES) -> list[Panel]:
-    """Divide the columns of a grid so that :func:`blend_tiles` holds about ``limit`` bytes of
-    ``channels`` logits.
+    """Divide the columns of a grid so that :func:`blend_tiles` keeps about ``limit`` bytes.
 
-    Columns that share pixels with the first new column of a panel are run again. To limit this, a
-    panel has at least four new columns.
+    These are for logits of ``channels``. Columns that share pixels with the first new column of a
+    panel run again. To limit this, a panel has at least four new columns.
     """
     shared = max((end - top for (_, end), (top, _) in pairwise(grid.rows)), default=0)
     most = limit // (2 * 4 * channels * max(1, shared))  # px; above and below, float32
@@ -126,9 +123,7 @@ def make_panels(grid: TileGrid, *, channels: int, limit: int = BLEND_BYTES) -> l
 
 
 def tile_order(grid: TileGrid, panels: Sequence[Panel]) -> list[tuple[Span, Span]]:
-    """Rows and columns of each tile: panels from left to right, their rows from top to bottom, and
-    the tiles of a row from left to right.
-    """
+    """List rows and columns of each tile, by panel, then by row, then from left to right."""
     order = []
     for columns, _ in panels:
         for rows in grid.rows:
@@ -185,7 +180,7 @@ def blend_tiles(
 
 
 def is_cut(boxes: np.ndarray, tiles: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """Mark the boxes that end at an inner edge of their tiles; returns (N,) bool.
+    """Mark boxes that end at an inner edge of their tiles; return (N,) bool.
 
     ``boxes`` and ``tiles`` are (N, 4), in px of the image.
     """
@@ -205,11 +200,11 @@ def merge_groups(
 ) -> list[list[int]]:
     """Group the boxes of overlapping tiles by object.
 
-    Groups of indices and the indices in a group are sorted by score, the best first. Only boxes of
-    different tiles compete: two boxes of one tile are different objects, because the detector kept
-    both. An object may have one uncut box in each tile that shows it; the best one is kept. Parts
-    inside it are dropped. Parts of an object without an uncut box are joined. Boxes of different
-    classes are different objects.
+    Groups, and the indices in a group, are sorted by descending score. Only boxes of different
+    tiles compete, because two boxes of one tile are different objects if the detector kept both. An
+    object may have one uncut box in each tile that shows it; the best one is kept, and parts inside
+    it are dropped. Parts of an object without an uncut box are joined. Boxes of different classes
+    are different objects.
 
     Args:
         boxes: (N, 4), x1, y1, x2, y2 in px of the image.
@@ -234,7 +229,7 @@ def merge_groups(
 
 
 def bounding_boxes(boxes: np.ndarray, groups: list[list[int]]) -> np.ndarray:
-    """Enclose each group of boxes (N, 4) in one box; returns (groups, 4) float32."""
+    """Enclose each group of boxes (N, 4) in one box; return (groups, 4) float32."""
     corners = [(*boxes[group, :2].min(0), *boxes[group, 2:].max(0)) for group in groups]
     return np.array(corners, np.float32).reshape(-1, 4)
 
@@ -242,7 +237,7 @@ def bounding_boxes(boxes: np.ndarray, groups: list[list[int]]) -> np.ndarray:
 def _same_boxes(
     boxes: np.ndarray, members: np.ndarray, threshold: float
 ) -> Iterator[tuple[int, int]]:
-    """Pairs of uncut boxes that may be one object, sorted by IoU, the highest first."""
+    """List pairs of uncut boxes that may be one object, by descending IoU."""
     a, b = members[_touching_pairs(boxes[members], boxes[members])]
     return _best_first(a, b, boxes[a], boxes[b], threshold)
 
@@ -250,9 +245,7 @@ def _same_boxes(
 def _same_parts(
     boxes: np.ndarray, tiles: np.ndarray, members: np.ndarray
 ) -> Iterator[tuple[int, int]]:
-    """Pairs of parts that may be one object, sorted by IoU within the area that both tiles cover,
-    the highest first.
-    """
+    """List pairs of parts that may be one object, by descending IoU in the area of both tiles."""
     a, b = members[_touching_pairs(boxes[members], boxes[members])]
     covered = _intersect(tiles[a], tiles[b])
     seen_a, seen_b = _intersect(boxes[a], covered), _intersect(boxes[b], covered)
@@ -262,7 +255,7 @@ def _same_parts(
 def _best_first(
     a: np.ndarray, b: np.ndarray, boxes_a: np.ndarray, boxes_b: np.ndarray, threshold: float
 ) -> Iterator[tuple[int, int]]:
-    """Pairs of indices whose boxes have an IoU of at least ``threshold``, the highest first."""
+    """List pairs of boxes with an IoU of at least ``threshold``, by descending IoU."""
     shared = _area(_intersect(boxes_a, boxes_b))
     agreement = shared / np.maximum(_area(boxes_a) + _area(boxes_b) - shared, 1e-9)
     for pair in np.argsort(-agreement, kind='stable'):
@@ -278,7 +271,7 @@ def _group(
     labels: np.ndarray,
     tiles: np.ndarray,
 ) -> list[list[int]]:
-    """Group boxes by object, at most one of each tile."""
+    """Group boxes by object, with at most one box per tile."""
     groups = {int(i): [int(i)] for i in members}
     for i, j in pairs:
         if labels[i] != labels[j] or groups[i] is groups[j]:
@@ -299,10 +292,10 @@ def _are_inside(
     *,
     as_one: bool = False,
 ) -> np.ndarray:
-    """Mark the parts that are inside an object of their class; returns (N,) bool.
+    """Mark parts that are inside an object of their class; return (N,) bool.
 
     A part does not count as inside if its tile has another box of the object. With ``as_one``, the
-    enclosing box of an object's boxes is used in place of each box.
+    box that encloses an object's boxes replaces each box.
     """
     if as_one:
         owners = np.arange(len(objects))
@@ -331,7 +324,7 @@ def _area(boxes: np.ndarray) -> np.ndarray:
 
 
 def _touching_pairs(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Indices of touching boxes, (2, pairs)."""
+    """Return the indices of touching boxes, (2, pairs)."""
     import shapely  # type: ignore[import-untyped]
 
     # An R-tree, because a large image has too many boxes to compare all pairs.
