@@ -38,7 +38,7 @@ PARENTS = {
     'docs': ('docs/evidence.html', 'Which position encoding'),
     'projects': MODELS_PAGE,
 }
-OTHERS = ('docs/**/*', 'configs/**/*.txt', 'demo/**/*.csv', 'LICENSE')
+OTHERS = ('docs/**/*', 'configs/**/*.txt', 'demo/**/*.csv', 'demo/*.ipynb', 'LICENSE')
 SHOWN = {'.py': 'python', '.json': 'json', '.yml': 'yaml', '.yaml': 'yaml', '.cff': 'yaml'}
 SOURCE = """---
 search: {{exclude: true}}

@@ -177,3 +177,30 @@ def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser
     for command in page.locator('code.command').all():
         assert command.evaluate('code => code.scrollWidth == code.clientWidth')
     page.close()
+
+
+def test_a_click_on_a_heading_sorts_models_by_their_score(site, browser):
+    page = browser.new_page()
+    page.goto(f'{site[1]}/docs/models.html')
+    for part, column in (('#ade20k', 'mIoU'), ('#imagenet-1k', 'top-1')):
+        table = page.locator(f'{part} ~ .md-typeset__scrollwrap').first
+        head = table.get_by_role('columnheader', name=column, exact=True)
+        head.click()
+        scores = [float(text) for text in table.locator('td:nth-child(2)').all_inner_texts()]
+        assert scores == sorted(scores, reverse=True)
+        head.click()
+        scores = [float(text) for text in table.locator('td:nth-child(2)').all_inner_texts()]
+        assert len(scores) > 5 and scores == sorted(scores)
+    page.close()
+
+
+@pytest.mark.parametrize('asked', ['swin-t', 'resnet-50'])
+def test_the_search_finds_a_name_with_a_hyphen(site, browser, asked):
+    page = browser.new_page()
+    page.goto(f'{site[1]}/index.html')
+    page.locator('.md-search__input').click()
+    page.locator('.md-search__input').fill(asked)
+    first = page.locator('.md-search-result__item').first
+    first.wait_for()
+    assert first.inner_text().startswith('Models and results')
+    page.close()
