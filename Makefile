@@ -73,12 +73,12 @@ test-peers: $(PEERS)/.ready  ## run the tests of packages that are not in .venv:
 	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -q -m "not slow" tests/test_bridges.py tests/checkpoints/test_transformers.py tests/checkpoints/test_normalisation.py $(ARGS)
 
 parity: $(PEERS)/.ready  ## measure the differences from timm, transformers, mm packages (two hours); writes docs/weights_parity.csv, configs/published/README.md
-	$(BIN)/python tests/checkpoints/parity.py timm mmpretrain mmseg mmdet
-	PYTHONPATH=$(PEERS) $(BIN)/python tests/checkpoints/parity.py open_clip transformers
-	PYTHONPATH=$(PEERS) $(BIN)/python tests/checkpoints/published.py $(ARGS)
+	$(BIN)/python benchmarks/parity.py timm mmpretrain mmseg mmdet
+	PYTHONPATH=$(PEERS) $(BIN)/python benchmarks/parity.py open_clip transformers
+	PYTHONPATH=$(PEERS) $(BIN)/python benchmarks/published.py $(ARGS)
 
 matrix: $(READY)  ## run `make test` over versions of Python and torch (an hour); writes docs/install.md
-	$(BIN)/python tests/matrix.py $(ARGS)
+	$(BIN)/python benchmarks/matrix.py $(ARGS)
 
 DOCS ?= docs
 SPEED = $(BIN)/python benchmarks/speed.py --suite

@@ -1,4 +1,4 @@
-"""Speed and memory of the backbones and their peers; run ``benchmarks/speed.py`` from a clone.
+"""Measurements of speed, memory and differences beside other packages, run from a clone.
 
 Not installed.
 """

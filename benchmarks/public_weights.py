@@ -54,7 +54,7 @@ TASKS = dict(
     classification='classifier',
 )
 PUBLISHED = Path(__file__).with_name('public_accuracy.csv')  # as the source prints it, in %
-# Differences from other packages, measured by tests/checkpoints: of backbones, of whole models.
+# Differences from other packages, by parity.py for backbones and by published.py for whole models.
 PARITY = ROOT / 'docs' / 'weights_parity.csv'
 MODELS_PAGE = ROOT / 'configs' / 'published' / 'README.md'
 COLUMNS = (

@@ -6,7 +6,6 @@ as ``--cfg-options`` does: ``retinanet(backbone, **{'test_cfg.score_thr': 0.3})`
 makes the model.
 """
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -405,23 +404,6 @@ def randomise(model: nn.Module) -> nn.Module:
                 parameter.add_(torch.randn_like(parameter) * 0.05)
             else:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model
-
-
-def scaled(model: nn.Module) -> nn.Module:
-    """Give a peer's model random weights that keep activations near 1 through any depth, norms,
-    biases, tables and tokens included.
-    """
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            is_weight = re.search(r'weight$|gamma(_\d)?$|lambda1$', name)
-            if parameter.dim() == 1:
-                parameter.normal_(0, 0.1).add_(1 if is_weight else 0)
-            elif is_weight and 'position_embedding' not in name:
-                parameter.normal_(0, 0.5 * parameter[0].numel() ** -0.5)
-            else:  # tables and tokens
-                parameter.normal_(0, 0.5)
-    model.eval()  # mm backbones return nothing from it
     return model
 
 

@@ -5,8 +5,9 @@ Sizes are multiples of 32: the peers crop or refuse the rest.
 
 import pytest
 import torch
-from tiny import max_difference, only, scaled
+from tiny import max_difference, only
 
+from benchmarks.peer_models import scaled
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 
 SIZES = [(224, 224), (64, 96), (128, 64)]

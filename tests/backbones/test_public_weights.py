@@ -6,8 +6,9 @@ import re
 
 import pytest
 import torch
-from tiny import max_difference, only, scaled
+from tiny import max_difference, only
 
+from benchmarks.peer_models import scaled
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS
 from cpvt_backbones.checkpoints import public_backbone

@@ -7,8 +7,9 @@ timm refuses sizes that are no multiple of the patch; this package pads the last
 import pytest
 import torch
 from mmengine.config import Config
-from tiny import max_difference, scaled
+from tiny import max_difference
 
+from benchmarks.peer_models import scaled
 from cpvt_backbones import MultiScaleCPVT, convert_state_dict
 
 

@@ -9,19 +9,23 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tiny import COLUMN, PYRAMID, max_difference, scaled
+from tiny import COLUMN, PYRAMID, max_difference
 
+from benchmarks.peer_models import (
+    MM_TABLE,
+    PVT_TABLE,
+    PVTV2_ARCH,
+    lists,
+    pvt_authors_names,
+    pvtv2_authors_names,
+    scaled,
+)
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError
 
 LEARNED = dict(type='Learned')
-# mmpretrain and mmseg resize without a low-pass filter, PVT bilinearly.
-MM_TABLE = dict(type='Learned', antialias=False)
-PVT_TABLE = dict(type='Learned', interpolation='bilinear', antialias=False)
 # Twins-SVT: windows of 3 tokens in every other block, more of them in each stage
 SVT_ARCH = {**PYRAMID, 'depths': (2, 2, 3, 2), 'window_size': 3}
-# mmdet: widths are 8 times the heads
-PVTV2_ARCH = dict(patch_kernels=(7, 3, 3, 3), mlp_kernel_size=3)
 PVT_ARCH = {**PYRAMID, 'embed_dims': (8, 16, 16, 24), 'num_heads': (1, 2, 2, 3)}
 # Of SAM: windows of 3 of 8 x 8 tokens.
 SAM = dict(
@@ -78,11 +82,6 @@ def learned(**kwargs):
 
 # -- models
 # --------------------------------------------------------------------------------------------------
-
-
-def lists(arch):
-    """Convert an arch to lists, as the mm packages take it."""
-    return {key: [int(number) for number in value] for key, value in arch.items()}
 
 
 def timm_twins():
@@ -322,56 +321,6 @@ def biases_of_meta(state):
         state[f'{stem}.bias_mask'] = 1 - keys
     state['mask_token'], state['rope_embed.periods'] = torch.zeros(1, 24), torch.ones(16)
     return state
-
-
-def pvt_authors_names(state, extra_entries):
-    """mmdet's PVT to its authors' names, the inverse of mmdet's own converter, with a class token
-    in stage 4.
-    """
-    renamed = {
-        'cls_token': torch.zeros(1, 1, 24),
-        'norm.weight': torch.ones(24),
-        'norm.bias': torch.zeros(24),
-    }
-    for key, value in state.items():
-        _, stage, part, *rest = key.split('.')
-        number = int(stage) + 1
-        leaf = '.'.join(rest)
-        if part == '0':
-            renamed[f'patch_embed{number}.{leaf}'.replace('projection', 'proj')] = value
-        elif rest == ['0', 'pos_embed']:
-            entries = torch.ones(1, extra_entries if number == 4 else 0, value.shape[2])
-            renamed[f'pos_embed{number}'] = torch.cat((entries, value), dim=1)
-        else:
-            block, leaf = f'block{number}.{int(rest[0]) - 1}.', '.'.join(rest[1:])
-            if 'in_proj' in leaf:
-                kind, dim = leaf.rsplit('_', 1)[1], value.shape[0] // 3
-                renamed[f'{block}attn.q.{kind}'] = value[:dim]
-                renamed[f'{block}attn.kv.{kind}'] = value[dim:]
-                continue
-            leaf = leaf.replace('attn.attn.out_proj', 'attn.proj')
-            leaf = leaf.replace('ffn.layers.0', 'mlp.fc1').replace('ffn.layers.3', 'mlp.fc2')
-            if value.dim() == 4 and 'mlp' in leaf:
-                value = value.flatten(1)
-            renamed[block + leaf] = value
-    return renamed
-
-
-def pvtv2_authors_names(state):
-    """timm's PVTv2 to its authors' names."""
-    rules = (
-        (r'^patch_embed\.', 'patch_embed1.'),
-        (r'^stages\.(\d)\.downsample\.', lambda match: f'patch_embed{int(match[1]) + 1}.'),
-        (r'^stages\.(\d)\.blocks\.', lambda match: f'block{int(match[1]) + 1}.'),
-        (r'^stages\.(\d)\.norm\.', lambda match: f'norm{int(match[1]) + 1}.'),
-        (r'\.dwconv\.', '.dwconv.dwconv.'),
-    )
-    renamed = {}
-    for key, value in state.items():
-        for pattern, name in rules:
-            key = re.sub(pattern, name, key)
-        renamed[key] = value
-    return renamed
 
 
 def pvt_classifier(state):

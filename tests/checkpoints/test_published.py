@@ -13,7 +13,9 @@ import torch
 from mmcv.transforms import Compose
 from mmengine.registry import init_default_scope
 from PIL import Image
-from published import (
+from tiny import only
+
+from benchmarks.published import (
     ALL_CONFIGS,
     CONFIGS,
     FOLDER,
@@ -28,8 +30,6 @@ from published import (
     randomise,
     table_rows,
 )
-from tiny import only
-
 from cpvt import command_line
 from cpvt_backbones import weights
 from cpvt_backbones.checkpoints import load_weights, read_checkpoint

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from published import difference, randomise
 
+from benchmarks.published import difference, randomise
 from cpvt_backbones import CPVT, convert_state_dict
 from cpvt_backbones.checkpoints import CheckpointError
 

@@ -8,10 +8,14 @@ import json
 from pathlib import Path
 from urllib.error import URLError
 
-import published
 import pytest
 import torch
-from published import (
+from safetensors.torch import load_file
+from tiny import max_difference
+
+from benchmarks import published
+from benchmarks.peer_models import transformers_tokens
+from benchmarks.published import (
     FOLDER,
     PHOTO,
     build,
@@ -22,9 +26,6 @@ from published import (
     save,
     transformers_model,
 )
-from safetensors.torch import load_file
-from tiny import max_difference
-
 from cpvt import command_line
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict, weights
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
@@ -127,14 +128,7 @@ def tokens_of(model, images):
     if 'VitDet' in type(model).__name__:
         return model(images).last_hidden_state.flatten(2).mT
     model = getattr(model, 'vit', getattr(model, 'beit', model))  # of a classifier
-    options = dict(interpolate_pos_encoding=True)
-    if type(model).__name__.startswith(('Dinov2', 'DINOv3')):
-        options = {}  # they always do
-    last = model(images, **options).last_hidden_state
-    vision = getattr(model, 'vision_model', model)
-    if 'clip' in type(vision).__name__.lower():
-        return vision.post_layernorm(last)  # transformers normalises the class token alone
-    return last
+    return transformers_tokens(model, images)
 
 
 @pytest.mark.parametrize('usual', [True, False], ids=['usual', 'unusual'])

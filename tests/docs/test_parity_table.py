@@ -1,26 +1,15 @@
 """The table of differences, docs/weights_parity.csv, is complete, and its tool finds one."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
+from benchmarks import parity
 from cpvt_backbones.checkpoints import SOURCES, public_backbone
 
-ROOT = Path(__file__).resolve().parents[2]
 BOUND = 2e-6
 
 
-@pytest.fixture(scope='module')
-def parity():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, 'path', [str(ROOT / 'tests' / 'checkpoints'), *sys.path])
-        import parity
-    return parity
-
-
-def test_every_kind_of_weights_is_in_the_table(parity):
+def test_every_kind_of_weights_is_in_the_table():
     """Of a new one, measure its peer: make parity."""
     rows = parity.table_rows()
     assert {row[0] for row in rows} == {family.name for family in SOURCES}
@@ -29,7 +18,7 @@ def test_every_kind_of_weights_is_in_the_table(parity):
     assert {parity.family_of(name) for name in names} <= {row[1] for row in rows}
 
 
-def test_a_difference_is_found(parity):
+def test_a_difference_is_found():
     """A table that is resized otherwise than the peer does shows at two of three sizes."""
     timm = pytest.importorskip('timm')
     theirs = timm.create_model('test_vit', num_classes=0, dynamic_img_size=True)
@@ -47,7 +36,7 @@ def test_a_difference_is_found(parity):
     assert parity.worst((parity.NOT_TAKEN, 2.04e-7)) == '2.0e-7'
 
 
-def test_rows_that_a_peer_drops_are_all_of_the_difference(parity, tmp_path):
+def test_rows_that_a_peer_drops_are_all_of_the_difference(tmp_path):
     """PVTv2 at an odd size: with its reduced maps padded, timm's equals this package's."""
     timm = pytest.importorskip('timm')
     sizes = dict(depths=(1, 1, 1, 1), embed_dims=(16, 32, 48, 64), num_heads=(1, 1, 2, 2))

@@ -10,8 +10,9 @@ from eomt_peers import AuthorsEoMT, published
 from mmengine.config import ConfigDict
 from mmengine.optim import build_optim_wrapper
 from mmengine.structures import InstanceData, PixelData
-from tiny import EOMT_TRUNK, build, eomt, eomt_segmentor, only, randomise, scaled
+from tiny import EOMT_TRUNK, build, eomt, eomt_segmentor, only, randomise
 
+from benchmarks.peer_models import scaled
 from cpvt_backbones.backbones import announce_sizes
 from cpvt_backbones.checkpoints import CheckpointError, load_weights
 from cpvt_backbones.checkpoints.mmengine_loader import check_loaded

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from tiny import EOMT_TRUNK, build, eomt, eomt_segmentor, max_difference, scaled
+from tiny import EOMT_TRUNK, build, eomt, eomt_segmentor, max_difference
 
+from benchmarks.peer_models import scaled
 from cpvt_backbones.checkpoints import load_weights
 
 transformers = pytest.importorskip('transformers')

@@ -1,6 +1,6 @@
 """Models of configs/published against the toolboxes' own.
 
-    python tests/checkpoints/published.py [PART OF A NAME ...] [--projects FOLDER] [--pvt FOLDER]
+    python benchmarks/published.py [PART OF A NAME ...] [--projects FOLDER] [--pvt FOLDER]
 
 Most configs have one base, the toolbox's config of the model. Those in `timm` have the name of one
 of timm's models, and those in `dinov2` that of transformers' weights. No package installs ViTDet
@@ -31,15 +31,14 @@ from mmengine.structures import InstanceData
 from PIL import Image
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+# For `benchmarks`, where this file runs as a script.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import eomt_authors  # noqa: E402
+from benchmarks import eomt_authors, fill_marked, processor
+from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.toolboxes import read_config
 
-from benchmarks import fill_marked, processor  # noqa: E402
-from cpvt_backbones.checkpoints import load_weights  # noqa: E402
-from cpvt_backbones.toolboxes import read_config  # noqa: E402
-
+ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / 'configs' / 'published'
 # Models that no package installs: start of a config's name or its folder, and the option with the
 # clone's folder.
@@ -104,7 +103,7 @@ def peer_of(path: Path, folder: Path | None = None) -> Path:
     return Path(spec.origin).parent / '.mim' / 'configs' / name
 
 
-def build(cfg: Config) -> nn.Module:
+def build(cfg: Config) -> Any:
     """The model of a config, with random weights."""
     init_default_scope(cfg.default_scope)
     model = copy.deepcopy(dict(cfg.model))
@@ -227,7 +226,7 @@ def pair(
     yield configs[1], model
 
 
-def save(peer: nn.Module, folder: str | Path) -> Path:
+def save(peer: Any, folder: str | Path) -> Path:
     """Write the weights as they are published; return the file."""
     if hasattr(peer, 'save_pretrained'):  # of transformers
         peer.save_pretrained(folder)
@@ -237,7 +236,7 @@ def save(peer: nn.Module, folder: str | Path) -> Path:
     return file
 
 
-def outputs(model: nn.Module, images: Tensor) -> list[Tensor]:
+def outputs(model: Any, images: Tensor) -> list[Tensor]:
     """All logits and box offsets of a model without its post-processing.
 
     The second stage of a detector gets the same boxes in both models, because rounding may change
@@ -273,7 +272,7 @@ def difference(got: list[Tensor], wanted: list[Tensor]) -> float:
     return worst
 
 
-def predict(cfg: Config, model: nn.Module) -> Any:
+def predict(cfg: Config, model: Any) -> Any:
     """What the toolbox's own function predicts on the photograph, or a peer with its transform."""
     if isinstance(model, eomt_authors.AuthorsModel):
         return model.predict(PHOTO)
@@ -390,7 +389,7 @@ def main() -> None:
     for path in ALL_CONFIGS:
         if args.names and not any(name in path.stem for name in args.names):
             continue
-        option = CLONES.get(clone_of(path))
+        option = CLONES.get(clone_of(path), '')
         folder = getattr(args, option) if option else None
         if option and folder is None:
             print(f'{path.stem}: not measured without --{option}')

@@ -1,6 +1,6 @@
 """Differences from the packages whose weights load, with random weights in models of full size.
 
-    python tests/checkpoints/parity.py [PEER ...] [--family TEXT]
+    python benchmarks/parity.py [PEER ...] [--family TEXT]
 
 Writes docs/weights_parity.csv anew: the rows of the named peers, or of all that import. Rows of
 other peers are kept, and with `--family` those of families without TEXT in their names. `make
@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / 'tests'), str(ROOT / 'tests' / 'checkpoints')]
+# For `benchmarks`, where this file runs as a script.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peers import (  # noqa: E402
+from benchmarks import processor
+from benchmarks.peer_models import (
     MM_TABLE,
     PVT_TABLE,
     PVTV2_ARCH,
@@ -37,18 +38,19 @@ from peers import (  # noqa: E402
     pvt_authors_names,
     pvtv2_authors_names,
     scaled,
+    transformers_tokens,
 )
+from benchmarks.public_weights import PARITY, family_of
+from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
+from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS
+from cpvt_backbones.checkpoints import SOURCES, public_backbone
 
-from benchmarks import processor  # noqa: E402
-from benchmarks.public_weights import PARITY, family_of  # noqa: E402
-from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict  # noqa: E402
-from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS  # noqa: E402
-from cpvt_backbones.checkpoints import SOURCES, public_backbone  # noqa: E402
-
-HEAD = ('recognised as', 'models', 'peer', 'number', 'native size', '4 x 7', '9 x 3 patches')
 ODD = (229, 261)  # px; no grid of it fills windows of 7 x 7 along one side alone
-HEAD += ('{} x {} px'.format(*ODD), '{} x {} px, its reduction padded'.format(*ODD))
-HEAD += ('measured with',)
+HEAD = [
+    *('recognised as', 'models', 'peer', 'number', 'native size', '4 x 7', '9 x 3 patches'),
+    *('{} x {} px'.format(*ODD), '{} x {} px, its reduction padded'.format(*ODD)),
+    'measured with',
+]
 NOT_MEASURED, NOT_TAKEN, OTHER_SHAPE = 'not measured', 'not taken', 'other shape'
 DISTRIBUTIONS = {
     'timm': 'timm',
@@ -69,7 +71,7 @@ class Case(NamedTuple):
     peer: str
     family: str  # row of the table
     theirs: nn.Module
-    ours: nn.Module
+    ours: Any
     outputs: Callable[[Tensor], Any]  # of theirs, for images: what ours returns
     rename: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict  # state dict to other names
     native: int = 224  # px
@@ -233,7 +235,6 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def transformers_cases() -> Iterator[Case]:
     import transformers
-    from test_transformers import tokens_of
 
     for family, (name, options) in TRANSFORMERS.items():
         for width in (384, 768):
@@ -246,7 +247,7 @@ def transformers_cases() -> Iterator[Case]:
             with tempfile.TemporaryDirectory() as folder:
                 theirs.save_pretrained(folder)  # config.json has what no key shows
                 ours = CPVT.from_pretrained(folder, out_type='raw')
-            yield Case('transformers', family, theirs, ours, partial(tokens_of, theirs))
+            yield Case('transformers', family, theirs, ours, partial(transformers_tokens, theirs))
     for width in (384, 768):
         sizes = dict(hidden_size=width, num_attention_heads=width // 64, num_hidden_layers=12)
         windows = [block for block in range(12) if block % 3 != 2]
@@ -275,7 +276,7 @@ def transformers_pyramids() -> Iterator[Case]:
     """PVT-T at its own size, because transformers resizes no table of PVT, and PVTv2-B0."""
     import transformers
 
-    for name, options in (('PVT', dict(any_size=False)), ('PVTv2', {})):
+    for name, any_size in (('PVT', False), ('PVTv2', True)):
         model = transformers.PvtModel if name == 'PVT' else transformers.PvtV2Model
         theirs = model(model.config_class())
         out_type = 'raw' if name == 'PVT' else 'featmap'
@@ -286,7 +287,7 @@ def transformers_pyramids() -> Iterator[Case]:
         def last(images: Tensor, theirs: Any = theirs) -> Tensor:
             return theirs(images).last_hidden_state
 
-        yield Case('transformers', name, theirs, ours, last, **options)
+        yield Case('transformers', name, theirs, ours, last, any_size=any_size)
 
 
 def by_weights(theirs: nn.Module) -> nn.Module:

@@ -1,6 +1,6 @@
 """The tests of `make test` over versions of Python and torch, each in an environment of its own.
 
-    python tests/matrix.py [PYTHON:TORCH:TORCHVISION ...] [--folder FOLDER]
+    python benchmarks/matrix.py [PYTHON:TORCH:TORCHVISION ...] [--folder FOLDER]
 
 The table of docs/install.md is written anew; rows of pairs that were not run are kept. An
 environment is removed when its tests have ended, so that there is one at a time (6 GB).
@@ -25,7 +25,7 @@ TABLE = re.compile(r'(<!-- matrix: begin -->\n).*(<!-- matrix: end -->)', re.DOT
 def run_tests(interpreter: Path, log: Path) -> str:
     """pytest's last line, without its time; or how it ended."""
     # -W ignore: other packages warn of versions that they do not know yet.
-    command = [interpreter, '-m', 'pytest', '-q', '-n', '2', '-W', 'ignore', '--tb', 'short']
+    command = [str(interpreter), '-m', 'pytest', '-q', '-n', '2', '-W', 'ignore', '--tb', 'short']
     environment = {**os.environ, 'OMP_NUM_THREADS': '1'}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     log.write_text(done.stdout + done.stderr)
@@ -85,7 +85,8 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     for versions in args.versions:
-        row = run(*versions.split(':'), args.folder.resolve())
+        python, torch, vision = versions.split(':')
+        row = run(python, torch, vision, args.folder.resolve())
         print(*row, sep=' | ', flush=True)
         write(row)
 

@@ -20,7 +20,7 @@ CLASSES |= dict(ade20k_semantic=150, cityscapes_semantic=19)
 SIDES = dict(ade20k_semantic=512, cityscapes_semantic=1024)  # 640 px otherwise
 # ViT-S, -B and one ViT-L are compared as they are, the others with 6 blocks: all are alike.
 SHORT = 6
-WHOLE = ('coco_panoptic_eomt_small_640_2x', 'coco_panoptic_eomt_base_640_2x')
+WHOLE: tuple[str, ...] = ('coco_panoptic_eomt_small_640_2x', 'coco_panoptic_eomt_base_640_2x')
 WHOLE += ('ade20k_semantic_eomt_large_512',)
 
 
