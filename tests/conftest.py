@@ -1,6 +1,5 @@
 """Seeds, hypothesis settings and command lines, shared by all tests."""
 
-import functools
 import gc
 import os
 import random
@@ -8,13 +7,7 @@ import runpy
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import mmengine._strategy.base
-import mmengine.config.utils
-import mmengine.dataset.base_dataset
-import mmengine.runner.runner
-import mmengine.utils.dl_utils
 import numpy as np
 import pytest
 import torch
@@ -38,27 +31,29 @@ settings.load_profile('project')
 # start.
 torch.ones((), requires_grad=True).backward()
 
-# For each `mmdet::` in a config, mmengine reads the metafiles of all recipes of mmdet, 90 YAML
-# files.
-mmengine.config.utils.load = functools.cache(mmengine.config.utils.load)
+_modules = 0
 
-# Each data set of mmengine collects garbage, which takes half a second beside so many modules.
-mmengine.dataset.base_dataset.gc = SimpleNamespace(collect=lambda: 0)
 
-# Each runner of mmengine asks the compilers of the machine for their versions.
-for module in (mmengine.runner.runner, mmengine._strategy.base):
-    module.collect_env = functools.cache(mmengine.utils.dl_utils.collect_env)
+def freeze_modules():
+    """Keep garbage collections from passing over all modules, which takes a quarter of a second.
+
+    mmengine's data sets collect, too.
+    """
+    global _modules
+    if len(sys.modules) > _modules + 100:
+        gc.collect()
+        gc.freeze()
+        _modules = len(sys.modules)
 
 
 def pytest_collection_finish():
-    """Keep later garbage collections, a tenth of the time, from passing over all modules."""
-    gc.collect()
-    gc.freeze()
+    freeze_modules()
 
 
 @pytest.fixture(autouse=True)
 def _seed():
     """Pipelines of the toolboxes draw from NumPy and `random`."""
+    freeze_modules()
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
