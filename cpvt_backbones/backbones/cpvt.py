@@ -285,8 +285,9 @@ class CPVT(Backbone):
             >>> import torch
             >>> from cpvt_backbones import CPVT
             >>> from cpvt_backbones.backbones import Queries
-            >>> def predict(queries, features):  # a map for each query, and its first 3 channels
-            ...     return torch.einsum('bqc,bchw->bqhw', queries, features), queries[..., :3]
+            >>> def predict(queries, features):
+            ...     maps = torch.einsum('bqc,bchw->bqhw', queries, features)
+            ...     return maps, queries[..., :3]  # one each for a query
             >>> queries = Queries(
             ...     tokens=torch.rand(5, 192), num_blocks=3, predict=predict, stride=16
             ... )

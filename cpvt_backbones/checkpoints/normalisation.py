@@ -62,9 +62,11 @@ def find_normalisation(
 
     Examples:
         >>> from cpvt_backbones.checkpoints import find_normalisation
-        >>> print(find_normalisation('timm://vit_base_patch16_siglip_224.v2_webli'))
+        >>> name = 'timm://vit_base_patch16_siglip_224.v2_webli'
+        >>> print(find_normalisation(name))
         mean [127.5, 127.5, 127.5] and std [127.5, 127.5, 127.5] of RGB
-        >>> find_normalisation('timm://vit_base_patch16_clip_quickgelu_224.openai').source
+        >>> name = 'timm://vit_base_patch16_clip_quickgelu_224.openai'
+        >>> find_normalisation(name).source
         "timm's pretrained_cfg"
     """
     name = os.path.expanduser(str(checkpoint))

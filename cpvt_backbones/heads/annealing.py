@@ -19,8 +19,8 @@ def annealed(step: int, start: int, end: int, power: float = 0.9) -> float:
 
     Examples:
         >>> from cpvt_backbones.heads.annealing import annealed
-        >>> [round(annealed(step, 100, 200), 3) for step in (0, 100, 150, 199, 200)]
-        [1.0, 1.0, 0.536, 0.016, 0.0]
+        >>> [round(annealed(step, 100, 200), 3) for step in (0, 100, 150, 200)]
+        [1.0, 1.0, 0.536, 0.0]
     """
     if step < start:
         return 1.0

@@ -1,11 +1,11 @@
 """The backbones as models of timm. Importing this module registers them.
 
-Example:
+Examples:
     >>> import timm
     >>> import cpvt_backbones.timm_models
-    >>> model = timm.create_model('cpvt_small', num_classes=100)
-    >>> backbone = timm.create_model('multiscale_cpvt_small', features_only=True)
-    >>> classifier = timm.create_model('cpvt_tiny_gap.imagenette', pretrained=True)
+    >>> model = timm.create_model('cpvt_tiny', num_classes=100)
+    >>> name = 'cpvt_tiny_gap.imagenette'
+    >>> classifier = timm.create_model(name, pretrained=True)
 """
 
 from typing import Any

@@ -18,11 +18,12 @@ from .base import POOLS, Intermediate, TimmModel, pool_tokens
 class TimmCPVT(TimmModel, CPVT):  # type: ignore[misc]
     """CPVT as a timm model: tokens as features, the class token or their mean to classify.
 
-    Example:
-        >>> model = timm.create_model('cpvt_tiny', num_classes=10, drop_path_rate=0.1)
-        >>> model(torch.randn(2, 3, 160, 200)).shape
+    Examples:
+        >>> import timm, torch
+        >>> import cpvt_backbones.timm_models
+        >>> model = timm.create_model('cpvt_tiny', num_classes=10)
+        >>> model(torch.randn(2, 3, 80, 100)).shape
         torch.Size([2, 10])
-        >>> model.forward_intermediates(torch.randn(2, 3, 160, 200), 1, intermediates_only=True)
 
     Its arguments are those of :class:`TimmModel` and of :class:`cpvt_backbones.CPVT`;
     ``global_pool='token'`` classifies the class token.
@@ -64,8 +65,11 @@ class TimmMultiScaleCPVT(TimmModel, MultiScaleCPVT):  # type: ignore[misc]
     The classifier sees all maps, averaged to the grid of the coarsest and concatenated, so that it
     trains every parameter that a detector needs.
 
-    Example:
-        >>> model = timm.create_model('multiscale_cpvt_tiny', features_only=True)
+    Examples:
+        >>> import timm
+        >>> import cpvt_backbones.timm_models
+        >>> name = 'multiscale_cpvt_tiny'
+        >>> model = timm.create_model(name, features_only=True)
         >>> model.feature_info.reduction()
         [4, 8, 16, 32]
 
@@ -119,11 +123,14 @@ class TimmPyramidCPVT(TimmModel, PyramidCPVT):
     """PyramidCPVT as a timm model: keys and logits are those of timm's ``twins_*``.
 
     Features are maps of strides 4, 8, 16 and 32; ``forward_features`` gives the last, normalised.
+    With ``pretrained=True``, ``'pyramid_cpvt_small.in1k'`` has timm's weights.
 
-    Example:
-        >>> model = timm.create_model('pyramid_cpvt_small.in1k', pretrained=True)
-        >>> model(torch.randn(2, 3, 160, 200)).shape
-        torch.Size([2, 1000])
+    Examples:
+        >>> import timm, torch
+        >>> import cpvt_backbones.timm_models
+        >>> model = timm.create_model('pyramid_cpvt_tiny', num_classes=10)
+        >>> model(torch.randn(2, 3, 80, 100)).shape
+        torch.Size([2, 10])
 
     Its arguments are those of :class:`TimmModel` and of :class:`cpvt_backbones.PyramidCPVT`.
     """

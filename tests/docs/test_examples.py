@@ -1,6 +1,9 @@
-"""The examples of the public names that users take most: they are there, run, and fit the page."""
+"""Examples of docstrings fit the page; those of classes that configs name are built.
 
-import doctest
+Console examples run by pytest's --doctest-modules, see conftest.py.
+"""
+
+import ast
 import inspect
 import re
 from importlib import import_module
@@ -9,70 +12,13 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from mmengine.logging import MMLogger
 from mmengine.registry import DefaultScope
 from PIL import Image
-from tiny import only
 
-from cpvt_backbones.layers import position
 from cpvt_backbones.toolboxes import dicts_of
 from cpvt_backbones.weights import find_shipped
 
-# By module: classes, functions and methods.
-EXAMPLES = {
-    'analysis.complexity': ['complexity_against_size'],
-    'analysis.image_size': ['TestSize', 'scale_test_images'],
-    'analysis.resolution': ['good_sizes'],
-    'backbones.announced': ['announce_sizes', 'announced_sizes'],
-    'backbones.archs': ['list_archs'],
-    'backbones.base': ['Backbone.forward', 'Backbone.fuse', 'Backbone.get_layer_depth'],
-    'backbones.cpvt': ['CPVT'],
-    'backbones.multi_scale': ['MultiScaleCPVT'],
-    'backbones.pretrained': ['PretrainedModel.from_pretrained', 'PretrainedModel.save_pretrained'],
-    'backbones.pyramid_cpvt': ['PyramidCPVT'],
-    'backbones.with_peg': ['build_with_peg'],
-    'checkpoints.classes': ['classes_of'],
-    'checkpoints.conversion.exporting': ['export_state_dict'],
-    'checkpoints.conversion.public': ['public_backbone'],
-    'checkpoints.source_config': ['recognise_backbone'],
-    'checkpoints.loading': ['convert_state_dict', 'load_checkpoint'],
-    'checkpoints.reading.finding': ['locate_checkpoint', 'newest_checkpoint', 'read_checkpoint'],
-    'checkpoints.reading.writing': ['write_checkpoint'],
-    'checkpoints.report': ['CheckpointError', 'ConversionReport'],
-    'checkpoints.whole_model': ['load_weights'],
-    'engine.prediction_by_size': ['predict_by_size'],
-    'engine.valid_sizes': ['ValidSizes'],
-    'export.detectors': ['graph_of'],
-    'export.exported': ['ExportedModel'],
-    'export.formats': ['export'],
-    'export.verification': ['verify'],
-    'images.finding': ['find_images'],
-    'images.reading': ['read_image'],
-    'images.value_range': ['ValueRange'],
-    'inference.folders': ['predict_to_folder'],
-    'inference.inferencer': ['Inferencer'],
-    'inference.sizes': ['GoodSizes'],
-    'layers.attention': ['Attention', 'SpatialReductionAttention', 'WindowAttention'],
-    'layers.block': ['MLP', 'Block'],
-    'layers.learned_table': ['LearnedTable'],
-    'layers.patch_embed': ['PatchEmbed'],
-    'layers.peg': ['PEG', 'PEGPosition'],
-    'layers.position': [
-        'DecomposedRelative',
-        'PositionEncoding',
-        'Relative',
-        'SinCos',
-        'build_positions',
-        'register_position',
-    ],
-    'layers.relative_bias': ['RelativeBias'],
-    'layers.rope': ['RoPE'],
-    'layers.tokens': ['map_to_tokens', 'tokens_to_map'],
-    'toolboxes': ['read_config'],
-    'weights': ['find_shipped', 'shipped_weights'],
-}
-
-
+ROOT = Path(__file__).resolve().parents[2]
 # What a config names: module, toolbox and name of the registry, and whether it is built here.
 CONFIGS = {
     'WarmupEMAHook': ('engine.averaging', 'mmengine', 'HOOKS', True),
@@ -107,30 +53,24 @@ def fenced(documented):
     return code
 
 
-PAIRS = [(module, name) for module, names in EXAMPLES.items() for name in names]
-QUICK = [pair for pair in PAIRS if pair[1] not in ('verify', 'ExportedModel', 'export')]
+def docstrings():
+    """Those of the package that have examples, by place."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for file in sorted((ROOT / 'cpvt_backbones').rglob('*.py')):
+        text = file.read_text(encoding='utf-8')
+        for node in ast.walk(ast.parse(text)) if '>>> ' in text else ():
+            found = ast.get_docstring(node) if isinstance(node, kinds) else None
+            if found and '>>> ' in found:
+                yield f'{file.name}, {getattr(node, "name", "module")}', found
 
 
-@pytest.mark.parametrize(('module', 'name'), only(*QUICK, of=PAIRS))
-def test_example(module, name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    # Encodings that an example registers are forgotten.
-    monkeypatch.setattr(position, 'POSITIONS', dict(position.POSITIONS))
-    # It prints what is loaded.
-    monkeypatch.setattr(MMLogger.get_current_instance(), 'disabled', True)
-    documented = import_module(f'cpvt_backbones.{module}')
-    for part in name.split('.'):
-        documented = getattr(documented, part)
-    assert '\nExamples:\n' in inspect.cleandoc(documented.__doc__)
-    finder = doctest.DocTestFinder(recurse=False)
-    (example,) = finder.find(documented, name, globs={})
-    code = [line for one in example.examples for line in one.source.splitlines()]
-    assert code and max(map(len, code)) <= 71  # and four of the prompt
-    if 'find_shipped' in example.docstring:
-        pytest.importorskip('mmpretrain.datasets')  # prints when it is imported
-    told: list[str] = []
-    failed, _ = doctest.DocTestRunner().run(example, out=told.append)
-    assert not failed, ''.join(told)
+def test_examples_fit_the_page():
+    found = dict(docstrings())
+    assert len(found) > 70
+    for place, text in found.items():
+        code = [line.strip() for line in text.splitlines()]
+        code = [line for line in code if line.startswith(('>>> ', '... '))]
+        assert max(map(len, code)) <= 75, place
 
 
 @pytest.mark.parametrize('name', CONFIGS)

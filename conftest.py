@@ -1,4 +1,4 @@
-"""Seeds, hypothesis settings and command lines, shared by all tests."""
+"""Seeds, hypothesis settings and command lines of all tests, and how examples run."""
 
 import gc
 import os
@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, settings
 from mmengine.logging import MMLogger
 from mmengine.visualization import Visualizer
 
-ROOT = Path(__file__).resolve().parents[1]
+from cpvt_backbones.layers import position
+
+ROOT = Path(__file__).resolve().parent
 
 settings.register_profile(
     'project',
@@ -57,6 +59,42 @@ def _seed():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path):
+    """Import no module to look for examples where there is none."""
+    found = yield
+    examples = ROOT / 'cpvt_backbones' in file_path.parents
+    if examples and found and '>>> ' in file_path.read_text(encoding='utf-8'):
+        return found
+    return [collector for collector in found if type(collector) is pytest.Module]
+
+
+# Examples that build and compare graphs, for seconds.
+LONG = ('export.exported.ExportedModel', 'export.formats.export', 'export.verification.verify')
+
+
+def pytest_itemcollected(item):
+    if isinstance(item, pytest.DoctestItem) and item.name.endswith(LONG):
+        item.add_marker(pytest.mark.full)
+
+
+@pytest.fixture(autouse=True)
+def _example(request):
+    """An example has what it imports, and a folder of its own."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        return
+    example = request.node.dtest
+    example.globs = dict(__name__='__main__')
+    if 'find_shipped' in example.docstring:
+        pytest.importorskip('mmpretrain.datasets')  # prints when it is imported
+    patch = request.getfixturevalue('monkeypatch')
+    patch.chdir(request.getfixturevalue('tmp_path'))
+    # It prints what is loaded.
+    patch.setattr(MMLogger.get_current_instance(), 'disabled', True)
+    # Encodings that an example registers are forgotten.
+    patch.setattr(position, 'POSITIONS', dict(position.POSITIONS))
 
 
 def forget(manager):
