@@ -1,1 +1,1 @@
-"""Measurements on trained models: cost, image sizes, shifts, attention, features."""
+"""Measurements of trained models: cost, image sizes, worst images."""

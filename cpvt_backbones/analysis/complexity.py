@@ -1,4 +1,4 @@
-"""Parameters and operations of any mm model at any image size."""
+"""Parameters and operations of the toolboxes' models at any image size."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,17 +23,17 @@ from .memory import peak_memory
 
 @dataclass(frozen=True)
 class ComplexityRow:
-    """Cost of one image of one size in one model, without post-processing.
+    """Cost of a model for one image of one size, without post-processing.
 
     Attributes:
         model: Name of the model.
-        height: Of the image, in px.
-        width: Of the image, in px.
+        height: Height of the image in px.
+        width: Width of the image in px.
         parameters: Number of parameters of the whole model.
         gmacs: 1e9 multiply-adds of convolutions, linear layers and attention. Papers call one
             multiply-add a FLOP.
-        attention_gmacs: The part of ``gmacs`` in the products of queries and keys, and of weights
-            and values. OpenMMLab's tools omit it.
+        attention_gmacs: Part of ``gmacs`` in the two matrix products of attention, which
+            OpenMMLab's tools omit.
         attention_share: ``attention_gmacs / gmacs``.
         peak_mib: Peak memory of a forward call in MiB, without the weights; ``None`` if it was not
             measured.
@@ -53,7 +53,7 @@ def build_model(cfg: ConfigInput) -> nn.Module:
     """Build the model of a config in evaluation mode, without its weights.
 
     Raises:
-        ValueError: The neck does not take the channels of the backbone.
+        ValueError: The neck does not fit the channels of the backbone.
     """
     cfg = resolve_config(cfg)
     find_toolbox(cfg)
@@ -68,7 +68,7 @@ def build_model(cfg: ConfigInput) -> nn.Module:
 
 @contextmanager
 def explicit_attention() -> Iterator[None]:
-    """Context in which torch computes attention unfused, for every package."""
+    """Context in which torch computes all attention unfused."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -87,17 +87,16 @@ def complexity_against_size(
     """Count parameters and multiply-adds (FLOPs) of models at several image sizes.
 
     Args:
-        models: By name, a config of a whole model or the path of its file, or a dict of a backbone
-            as ``dict(type='CPVT', arch='small')``.
+        models: By name, the config of a whole model, the path of its file, or a backbone's dict
+            such as ``dict(type='CPVT', arch='small')``.
         sizes: (height, width) in px.
-        memory: ``'cpu'`` or ``'cuda'`` to run each size there and measure its peak memory; ``None``
-            to count only.
+        memory: ``'cpu'`` or ``'cuda'`` also runs each size there and measures its peak memory.
 
     Returns:
-        One row for each model and size.
+        One row per model and size.
 
     Raises:
-        ValueError: ``memory`` is no device, or a GPU that is not there.
+        ValueError: ``memory`` is not a device, or there is no GPU.
 
     Examples:
         >>> from cpvt_backbones.analysis.complexity import (
@@ -140,7 +139,7 @@ def complexity_against_size(
 
 
 def _forward_call(model: nn.Module, *, height: int, width: int) -> Callable[[], object]:
-    """A forward call of one image on the current device."""
+    """Return a forward call for one image on the current device."""
     images = torch.zeros(1, 3, height, width)
     if not isinstance(model, BaseModel):
         return lambda: model(images)
@@ -161,7 +160,7 @@ def _forward_call(model: nn.Module, *, height: int, width: int) -> Callable[[], 
 
 
 def _count(call: Callable[[], object]) -> tuple[float, float]:
-    """Count 1e9 multiply-adds of a call: all, and those of attention's products."""
+    """Count the multiply-adds of a call in 1e9: all, and those of attention's products."""
     # The counter does not know the fused kernels of every device.
     with FlopCounterMode(display=False) as counter, explicit_attention(), torch.no_grad():
         call()

@@ -1,4 +1,4 @@
-"""The image size of a config's test pipeline."""
+"""Image size of a config's test pipeline."""
 
 import re
 from dataclasses import dataclass
@@ -10,24 +10,24 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, dicts_of, step_name
 
 _RELATIVE = 'scale_factor'
-# Steps with these names that SIZE_ARGUMENTS lacks change the size in an unknown way.
+# Steps with such names that are not in SIZE_ARGUMENTS change the size in an unknown way.
 _GEOMETRY = re.compile(
     r'Resize|Crop|Pad|Aug|Scale|Broadcaster|Apply|Rotat|Affine|Shear|Translat|(?<!PhotoMetric)Distort|Mosaic'
 )
 _LONG = 1_000_000
-_LARGEST_FACTOR = 16  # a larger number is meant as a side
+_LARGEST_FACTOR = 16  # a larger number must be a side
 
 
 @dataclass(frozen=True)
 class TestSize:
-    """An image size for testing: a factor of the config's test scale, or a side in px.
+    """Image size for testing: a factor of the config's test scale, or a side in px.
 
     Args:
         factor: Factor of the test scale of the config.
-        side: Shorter side of the model's input in px, in place of ``factor``.
+        side: Shorter side of the model's input in px, instead of ``factor``.
 
     Raises:
-        ValueError: Both or none are given, or the value is not above 0.
+        ValueError: Both or neither are given, or the value is not above 0.
 
     Examples:
         >>> from cpvt_backbones.analysis.image_size import TestSize
@@ -54,7 +54,7 @@ class TestSize:
         """Parse ``'1.5'`` (a factor) or ``'640px'`` (a side).
 
         Raises:
-            ValueError: The text is another one, or a factor above 16.
+            ValueError: The text is neither, or a factor is above 16.
         """
         match = re.fullmatch(r'(?:(?P<side>\d+)px|(?P<factor>\d+(?:\.\d*)?|\.\d+))', text)
         if not match:
@@ -87,9 +87,9 @@ def scale_test_images(cfg: Config, size: TestSize) -> None:
         size: The size.
 
     Raises:
-        ValueError: The test pipeline cannot be scaled. It loads no image, or has a step that
-            changes the size in another way. It loads annotations before the resizing, which would
-            resize them. Or ``size`` is a side in px and a step has a ``scale_factor``.
+        ValueError: The test pipeline cannot be scaled. It loads no image, has a step that changes
+            the size in another way, or loads annotations before resizing, which would resize them.
+            Or ``size`` is a side in px and a step has a ``scale_factor``.
 
     Examples:
         >>> from cpvt_backbones.analysis.image_size import TestSize
@@ -102,7 +102,7 @@ def scale_test_images(cfg: Config, size: TestSize) -> None:
         >>> cfg.test_dataloader.dataset.pipeline[1].scale
         (168, 168)
     """
-    # Of the data set and of those it wraps.
+    # Pipelines of the data set and of the data sets that it wraps.
     pipelines = [
         node['pipeline'] for node in dicts_of(cfg.test_dataloader.dataset) if 'pipeline' in node
     ]

@@ -10,20 +10,19 @@ from torch.autograd.profiler import profile
 
 
 def synchronize(device: str) -> None:
-    """Wait for the kernels of a device; a CPU has none pending."""
+    """Wait for the kernels of a device; a CPU has no pending kernels."""
     if device == 'cuda':
         torch.cuda.synchronize()
 
 
 def peak_memory(call: Callable[[], object], device: str) -> float:
-    """Peak memory in MiB that a call allocates, by torch's allocator.
+    """Measure the peak memory in MiB that a call requests from torch's allocator.
 
-    Resident memory would depend on what malloc keeps of earlier calls; the requests to torch's
-    allocator do not. Memory that the call frees but did not allocate is subtracted on a GPU, not on
-    a CPU.
+    Resident memory would depend on what malloc keeps from earlier calls. On a GPU, but not on a
+    CPU, memory that the call frees without having allocated it is subtracted.
 
     Args:
-        call: The call; run it once before, so that buffers which it keeps exist.
+        call: The call; run it once before, so that buffers which it keeps already exist.
         device: ``'cpu'`` or ``'cuda'``.
     """
     gc.collect()

@@ -39,7 +39,7 @@ GOOD = 0.9  # of the best metric
 
 @dataclass(frozen=True)
 class SweepModel:
-    """A trained model of a :func:`sweep`.
+    """A trained model for :func:`sweep`.
 
     Attributes:
         name: Name of the model in the table.
@@ -58,19 +58,18 @@ class SweepRow:
 
     Attributes:
         model: Name of the model.
-        size: The size as it was asked for: a factor, such as ``'0.5'``, or a side, such as
-            ``'640px'``.
+        size: The requested size: a factor, such as ``'0.5'``, or a side, such as ``'640px'``.
         images: Number of test images.
-        height: Mean height of the model's input in px, padding included.
-        width: Mean width of the model's input in px, padding included.
-        seconds: Time of an image in the model, with post-processing and without data loading;
-            median over the batches.
+        height: Mean height of the model's input in px, including padding.
+        width: Mean width of the model's input in px, including padding.
+        seconds: Time per image in the model, with post-processing and without data loading; median
+            over the batches.
         peak_mib: Memory in MiB that the forward call of the largest batch allocates.
         device: ``'cpu'`` or ``'cuda'``.
         source: Hash of model, weights, test data, device and number of images, equal in all rows
             of a model.
         metrics: Metrics of the config's evaluator, at the original image size.
-        zoom: Px of the model's input for each px of the test images, mean; NaN if it is not known.
+        zoom: Mean ratio of a side of the model's input to that of the test image; NaN if unknown.
     """
 
     model: str
@@ -100,23 +99,23 @@ def sweep(
 ) -> list[SweepRow]:
     """Measure accuracy, time and memory of models at several image sizes.
 
-    Each model is evaluated at each size, as ``tools/test.py`` does at one size. The same call
-    continues after an interruption: rows that the table has are not measured again.
+    Each model is evaluated at each size like in ``tools/test.py``. The same call continues after an
+    interruption: rows in the table are not measured again.
 
     Args:
-        models: Trained models, see :class:`SweepModel`.
-        sizes: The image sizes, see :class:`TestSize`.
-        table: CSV that grows by one row for each model and size that it lacks.
+        models: Trained models; see :class:`SweepModel`.
+        sizes: The image sizes; see :class:`TestSize`.
+        table: CSV to which one row is added for each missing model and size.
         limit: Number of test images, evenly spaced in the test set; ``None`` for all.
 
     Returns:
         All rows of the table.
 
     Raises:
-        ValueError: Before anything runs: two models have one name; a test pipeline cannot be
-            scaled, see :func:`~cpvt_backbones.analysis.image_size.scale_test_images`; or the table
-            has rows of another config, checkpoint or number of images. Later: the data set does not
-            support ``limit``.
+        ValueError: Two models have the same name; a test pipeline cannot be scaled (see
+            :func:`~cpvt_backbones.analysis.image_size.scale_test_images`); or the table has rows of
+            another config, checkpoint or number of images. These errors come before any model runs.
+            Or, later, the data set does not support ``limit``.
         FileNotFoundError: A checkpoint does not exist.
 
     Examples:
@@ -175,7 +174,7 @@ def sweep(
             for name in list(metrics)
             if name.startswith(_OWN)
         }
-        # Not the scores of each class, which mmpretrain gives as a list.
+        # Without the scores of each class, which mmpretrain gives as a list.
         metrics = {
             name: float(value) for name, value in metrics.items() if not isinstance(value, list)
         }
@@ -194,9 +193,7 @@ def sweep(
 
 
 def fingerprint(model: SweepModel, limit: int | None = None) -> str:
-    """Hash of all that a row depends on, 12 hexadecimal digits: weights, model, test data, device,
-    number of images.
-    """
+    """Hash weights, model, test data, device and number of images to 12 hexadecimal digits."""
     weights = locate_checkpoint(model.checkpoint)
     options = model.cfg.to_dict()
     keys = ('model', 'data_preprocessor', 'test_dataloader', 'test_evaluator', 'test_cfg')
@@ -205,7 +202,7 @@ def fingerprint(model: SweepModel, limit: int | None = None) -> str:
 
 
 def read_rows(table: Path) -> list[SweepRow]:
-    """Read the rows of a CSV that :func:`write_rows` wrote."""
+    """Read the rows of a CSV of :func:`write_rows`."""
     rows = []
     for record in read_table(table):
         metrics = {
@@ -217,17 +214,16 @@ def read_rows(table: Path) -> list[SweepRow]:
 
 
 def write_rows(table: Path, rows: Sequence[SweepRow]) -> None:
-    """Write rows as CSV, one column a metric."""
+    """Write rows as CSV, with one column per metric."""
     write_table(
         table, [{**{name: getattr(row, name) for name in _COLUMNS}, **row.metrics} for row in rows]
     )
 
 
 def main_metric(rows: Sequence[SweepRow]) -> str:
-    """The main metric of some rows: box AP, mask AP, VOC's mAP, mIoU or top-1 accuracy, in this
-    order.
+    """Return the main metric of rows: box AP, mask AP, VOC's mAP, mIoU or top-1 accuracy.
 
-    If they have none of these, it is their first metric.
+    The first of these is taken; if there is none, it is the rows' first metric.
 
     Raises:
         ValueError: The rows have no metric.
@@ -239,15 +235,15 @@ def main_metric(rows: Sequence[SweepRow]) -> str:
 
 
 def good_sizes(rows: Sequence[SweepRow]) -> GoodSizes:
-    """The range of sizes around the best one at which a model is good, for :class:`GoodSizes`.
+    """Find the range of sizes around the best one at which a model is good.
 
     A size is good if the main metric is at least 0.9 of its best value.
 
     Args:
-        rows: Rows of one model from :func:`sweep`; one of them at the test scale, factor 1.
+        rows: Rows of one model from :func:`sweep`, including the test scale, factor 1.
 
     Raises:
-        ValueError: No row is of factor 1, or its zoom is unknown.
+        ValueError: No row has factor 1, or its zoom is unknown.
 
     Examples:
         >>> from cpvt_backbones.analysis.resolution import SweepRow, good_sizes
@@ -304,9 +300,7 @@ def _evaluate(model: SweepModel, label: str) -> dict[str, Any]:
 
 
 def _limit_images(cfg: Config, limit: int) -> None:
-    """Keep ``limit`` images of the test set, evenly spaced: classification sets are sorted by
-    class.
-    """
+    """Keep ``limit`` images of the test set, evenly spaced because classes may be sorted."""
     options = cfg.test_dataloader.dataset
     if limit < 1:
         raise InputError(f'limit must be at least 1, got {limit}', argument='limit')
@@ -324,10 +318,9 @@ def _limit_images(cfg: Config, limit: int) -> None:
 
 @HOOKS.register_module()
 class ForwardMeter(Hook):
-    """Hook of :func:`sweep` that adds size, time and memory of the model's forward calls to the
-    metrics.
+    """Hook of :func:`sweep` that adds size, time and memory of forward calls to the metrics.
 
-    Every call is timed. At the end the largest batch runs again, to measure its memory.
+    Every call is timed. At the end, the largest batch runs again to measure its memory.
 
     Args:
         label: Text of the progress bar.
@@ -346,7 +339,7 @@ class ForwardMeter(Hook):
         self.zooms: list[float] = []
 
     def before_test(self, runner: Runner) -> None:
-        """Start to measure forward calls."""
+        """Start measuring forward calls."""
         loader = runner.test_dataloader
         _keep_to_images(runner)
         # Warm-up: the first call allocates and selects kernels.
@@ -375,7 +368,7 @@ class ForwardMeter(Hook):
     def after_test_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Advance the bar; record how much the images were resized."""
+        """Advance the bar, and record by how much the images were resized."""
         self.bar.advance(self.task)
         metas = [sample.metainfo for sample in outputs or ()]
         sides = [
@@ -407,7 +400,7 @@ class ForwardMeter(Hook):
 
 
 def _keep_to_images(runner: Runner) -> None:
-    """Restrict metrics that read annotations by themselves to the tested images."""
+    """Restrict metrics that read their own annotations to the tested images."""
     dataset = runner.test_dataloader.dataset
     if not getattr(dataset, '_indices', None):
         return

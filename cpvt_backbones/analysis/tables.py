@@ -12,9 +12,9 @@ Record = dict[str, str]
 
 
 def write_table(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write records as CSV: a column for every key, empty where a record lacks it.
+    """Write records as CSV with a column per key, empty if a record lacks the key.
 
-    Floats with six digits.
+    Floats have six digits.
     """
     text = io.StringIO(newline='')
     writer = csv.DictWriter(

@@ -1,4 +1,4 @@
-"""The images of a test with the lowest scores, as one picture: labels beside predictions."""
+"""Picture of the test images with the lowest scores, with labels beside predictions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,19 +55,19 @@ class ScoredImage:
 
 
 def draw_worst(cfg: Config, file: str | PathLike[str], *, count: int = COUNT) -> None:
-    """Let a test of a config draw the images with the lowest scores; the config changes in place.
+    """Make a config's test draw the images with the lowest scores; the config changes in place.
 
-    Of a detector, the score is the F1 score of its boxes of 0.3 and more: 2 * found / (objects +
-    boxes), at an IoU of at least 0.5. Of a segmentor, it is the mean IoU of the classes that the
-    label has. Of a classifier, it is the probability of the true class.
+    For a detector, the score is the F1 score of boxes with scores of at least 0.3, at an IoU of at
+    least 0.5: 2 * found / (objects + boxes). For a segmentor, it is the mean IoU of the classes in
+    the label. For a classifier, it is the probability of the true class.
 
     Args:
-        cfg: From :func:`read_config`, for :func:`.engine.launch.test`.
+        cfg: Config from :func:`read_config`, for :func:`.engine.launch.test`.
         file: The picture, a JPEG.
         count: Number of images.
 
     Raises:
-        ValueError: The picture cannot be written there, or would be an image of the data.
+        ValueError: The picture cannot be written there, or would become an image of the data.
     """
     _check_file(cfg, Path(file))
     hook = dict(type='WorstImagesHook', file=fspath(file), task=find_toolbox(cfg).task, count=count)
@@ -75,7 +75,7 @@ def draw_worst(cfg: Config, file: str | PathLike[str], *, count: int = COUNT) ->
 
 
 def _check_file(cfg: Config, file: Path) -> None:
-    """Refuse a picture that cannot be written, before a test of hours begins."""
+    """Refuse a picture that cannot be written, before a long test begins."""
     for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
         for part in dicts_of(cfg.get(loader) or {}):
             for folder in _listed_folders(part):
@@ -95,7 +95,7 @@ def _check_file(cfg: Config, file: Path) -> None:
 
 
 def _listed_folders(options: Mapping[str, Any]) -> Iterator[Path]:
-    """Folders of a data set's config that are searched for images, because no file lists them."""
+    """List folders that a data set searches for images, because no file lists them."""
     root, prefix = options.get('data_root'), options.get('data_prefix')
     if not (root or prefix) or options.get('ann_file') or 'type' not in options:
         return
@@ -111,7 +111,7 @@ class WorstImagesHook(Hook):
 
     Args:
         file: The picture.
-        task: Of the model, as of a :class:`.Predictor`.
+        task: Task of the model; see :class:`.Predictor`.
         count: Number of images.
     """
 
@@ -125,7 +125,7 @@ class WorstImagesHook(Hook):
         self._read: Any = read_image
 
     def before_test(self, runner: Any) -> None:
-        """Take the names of the classes, the objects, and how images are read."""
+        """Read the names of the classes, the objects, and the way in which images are read."""
         dataset = runner.test_dataloader.dataset
         meta = dataset.metainfo
         palette = meta.get('palette') if self._task == 'segmentation' else None
@@ -160,7 +160,7 @@ class WorstImagesHook(Hook):
             return
         try:
             self._write(every)
-        except Exception as error:  # whatever it is: the metrics are worth more than a picture
+        except Exception as error:  # a failed picture must not lose the metrics
             reason = ' '.join(f'{type(error).__name__}: {error}'.split())
             runner.logger.warning(f'{self._file} was not written: {reason}')
             return
@@ -178,7 +178,7 @@ class WorstImagesHook(Hook):
             sheet.save(stream, format='JPEG', quality=QUALITY, subsampling=0)
 
     def _draw(self, one: ScoredImage) -> Iterator[tuple[np.ndarray, str]]:
-        """Two pictures: the labels, and the prediction."""
+        """Yield two pictures: the labels and the prediction."""
         image = self._read(one.path)
         size = image.shape[1::-1]
         for shown, about in ((one.labels, Path(one.path).name), (one.found, one.about)):
@@ -247,7 +247,7 @@ class WorstImagesHook(Hook):
 
 
 def _objects_of(dataset: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Objects of each image of a data set of mmdet, by its path."""
+    """Return the objects of each image in a data set of mmdet, by its path."""
     for index in range(len(dataset)):
         info: Mapping[str, Any] = dataset.get_data_info(index)
         instances = info['instances']
@@ -263,7 +263,7 @@ def _objects_of(dataset: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _in_any(boxes: np.ndarray, regions: Sequence[Any]) -> np.ndarray:
-    """True for each box whose centre lies in one of the regions, which are not counted."""
+    """Mark boxes whose centre lies in one of the regions."""
     centres = (boxes[:, None, :2] + boxes[:, None, 2:]) / 2
     corners = np.asarray(regions, float).reshape(-1, 4)
     inside = (centres >= corners[:, :2]) & (centres <= corners[:, 2:])

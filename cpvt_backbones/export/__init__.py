@@ -1,8 +1,8 @@
 """Export of trained models to one file that runs without a config.
 
-The modules: ``graphs``, ``detectors`` and ``masks`` rewrite a model for any size; ``formats``
-writes ONNX, torch.export and AOTInductor; ``metadata`` reads and checks a file's metadata;
-``exported`` runs a file; ``verification`` compares it with the model.
+``graphs``, ``detectors`` and ``masks`` rewrite a model for any size. ``formats`` writes ONNX,
+torch.export and AOTInductor, and ``int8`` writes int8 copies. ``metadata`` reads and checks a
+file's metadata, ``exported`` runs a file, and ``verification`` compares it with the model.
 """
 
 from .detectors import Detections, TwoStageDetections, graph_of

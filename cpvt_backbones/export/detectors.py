@@ -1,7 +1,7 @@
-"""mmdet's detectors as graphs with fixed shapes: candidates below the threshold are marked instead
-of removed.
+"""mmdet's detectors as graphs with fixed shapes.
 
-Anchors, convolutions and box decoding are mmdet's code; the selection of boxes is rewritten.
+Candidates below the threshold are marked instead of removed. Anchors, convolutions and box decoding
+are mmdet's code; the selection of boxes is rewritten.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ from .masks import MaskQueries, refuse_masked_attention
 class Selection:
     """Test settings of a head, and selection of its best boxes.
 
-    Raises ``ValueError`` for unsupported settings.
+    Raises:
+        ValueError: A setting is not supported.
     """
 
     def __init__(
@@ -56,9 +57,7 @@ class Selection:
     def candidates(
         self, head: Any, maps: Sequence[Tensor], size: tuple[int, int], *, by_level: bool = False
     ) -> tuple[Tensor, ...]:
-        """Best candidates of a dense head: boxes (B, K, 4), scores (B, K), and labels or levels
-        (B, K).
-        """
+        """Select a dense head's best candidates: boxes (B, K, 4), scores, and labels or levels."""
         cls_scores, box_deltas = head(maps)
         sizes = [level.shape[2:] for level in cls_scores]
         anchors = head.prior_generator.grid_priors(
@@ -85,11 +84,17 @@ class Selection:
     def _best(
         self, head: Any, cls_scores: Tensor, deltas: Tensor, anchors: Tensor
     ) -> tuple[Tensor, ...]:
-        """Best candidates of a level: scores and labels (B, nms_pre), deltas and anchors
-        (B, nms_pre, 4).
+        """Select the best candidates of a level.
 
-        The inputs are logits (B, A * classes, h, w), deltas (B, A * 4, h, w) and anchors
-        (h * w * A, 4). Missing candidates have the score -1.
+        Args:
+            head: The head.
+            cls_scores: Logits (B, A * classes, h, w).
+            deltas: (B, A * 4, h, w).
+            anchors: (h * w * A, 4).
+
+        Returns:
+            Scores and labels (B, nms_pre), deltas and anchors (B, nms_pre, 4). Missing candidates
+            have the score -1.
         """
         scores = cls_scores.permute(0, 2, 3, 1).flatten(1).sigmoid()  # (B, h * w * A * classes)
         # topk needs nms_pre entries, also on the smallest map.
@@ -101,7 +106,7 @@ class Selection:
         return self.mark(scores), index % head.cls_out_channels, deltas, anchors[anchor]
 
     def suppress(self, boxes: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        """Non-maximum suppression; returns the outputs of :class:`Detections`, best box first."""
+        """Apply non-maximum suppression; return the outputs of :class:`Detections`."""
         apart = boxes
         if not self.class_agnostic:
             # mmcv's batched_nms: shift each class by an offset so that only boxes of one class
@@ -126,7 +131,7 @@ class Detections(ExportGraph):
     - ``boxes`` (B, N, 4; x1, y1, x2, y2 in px), best first;
     - ``scores`` (B, N), in [0, 1];
     - ``labels`` (B, N; int64), the index of the class;
-    - ``counts`` (B,), the number of valid boxes of each image. All values after them are zero.
+    - ``counts`` (B,), the number of valid boxes per image. All later values are zero.
 
     Raises:
         ValueError: The model has another head, or a test setting that is not supported.
@@ -230,8 +235,9 @@ class TwoStageDetections(ExportGraph):
 
 
 def _roi_features(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tensor:
-    """Features (B * N, C, h, w) of boxes (B, N, 4), each from the map of its level, as in mmdet's
-    SingleRoIExtractor.
+    """Extract features (B * N, C, h, w) of boxes (B, N, 4), like mmdet's SingleRoIExtractor.
+
+    Each box uses the map of its level.
     """
     from torchvision.ops import roi_align
 
@@ -241,7 +247,7 @@ def _roi_features(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tens
     levels = extractor.map_roi_levels(rois, len(extractor.roi_layers))[:, None]
     features: Any = None
     for level, layer in enumerate(extractor.roi_layers):
-        # An empty box takes no samples.
+        # An empty box has no samples.
         own = torch.cat((rois[:, :1], torch.where(levels == level, rois[:, 1:], 0.0)), dim=1)
         found = roi_align(
             maps[level],
@@ -259,7 +265,7 @@ def _roi_features(extractor: Any, maps: Sequence[Tensor], boxes: Tensor) -> Tens
 
 
 def _stages(roi_head: Any, part: str, *kinds: str) -> list[tuple[Any, Any]]:
-    """Head and extractor of each stage. A subclass of ``kinds`` may differ, so it is refused."""
+    """Return head and extractor of each stage; refuse subclasses of ``kinds``, which may differ."""
     parts = []
     for name, accepted in (
         (f'{part}_head', kinds),
@@ -289,9 +295,9 @@ def graph_of(
 
     Args:
         model: Image classifier, segmentor or detector as its toolbox builds it.
-        part: ``'model'``, or ``'backbone'`` for only the outputs of its backbone, maps or vectors.
-        pixels: Whether the graph contains the model's data preprocessor.
-        logits: Whether a segmentor outputs logits in place of classes.
+        part: ``'model'``, or ``'backbone'`` for its outputs only, maps or vectors.
+        pixels: Include the model's data preprocessor in the graph.
+        logits: Let a segmentor output logits instead of classes.
 
     Returns:
         The graph for this kind of model: :class:`Features`, :class:`Scores`, :class:`ClassMaps`,

@@ -31,16 +31,15 @@ Run = Callable[[np.ndarray], list[np.ndarray]]
 
 
 class ExportedModel:
-    """Runs an exported file, ONNX or ``.pt2``, on images of any size; it needs no config and no
-    toolbox.
+    """Runs an exported file, ONNX or ``.pt2``, on images of any size, without config or toolbox.
 
     It is a predictor for :class:`Inferencer`:
     ``Inferencer(predictor=ExportedModel('model.onnx'))``.
 
     Args:
         path: ``.onnx``, or ``.pt2`` (torch.export or AOTInductor).
-        device: ``'cpu'``, ``'cuda'`` or ``'cuda:1'``; ``None`` for a GPU if the file can use one. A
-            ``.pt2`` runs on the type of device that it was exported on.
+        device: ``'cpu'``, ``'cuda'`` or ``'cuda:1'``; ``None`` takes a GPU if the file can use one.
+            A ``.pt2`` runs on the type of device for which it was exported.
         runtime: Runtime of an ONNX file: ``'onnxruntime'``, ``'openvino'`` (on the CPU, in float32)
             or ``'openvino-bfloat16'``.
 
@@ -137,7 +136,7 @@ class ExportedModel:
                 is ``'normalised'``, they are normalised float32 images.
 
         Returns:
-            The arrays by the names of ``metadata['outputs']``.
+            Arrays by the names in ``metadata['outputs']``.
 
         Raises:
             ValueError: The images have another shape or type.
@@ -151,14 +150,14 @@ class ExportedModel:
         return dict(zip(self.metadata['outputs'], outputs, strict=True))
 
     def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Predict on images of any sizes, see :class:`Predictor`.
+        """Predict on images of any sizes; see :class:`Predictor`.
 
         Args:
             images: (H, W, in_channels), uint8; three channels are BGR.
 
         Returns:
-            A dict of arrays for each image, as in :meth:`Predictor.predict`. A segmentor gives
-            ``seg_map`` (H, W), a backbone the list ``features``.
+            A dict of arrays per image, as in :meth:`Predictor.predict`. A segmentor gives
+            ``seg_map`` (H, W), and a backbone the list ``features``.
         """
         predictions: list[dict[str, Any]] = [{}] * len(images)
         for indices in group_by_shape(image.shape for image in images):
@@ -169,10 +168,10 @@ class ExportedModel:
         return predictions
 
     def logits(self, images: list[np.ndarray]) -> Tensor:
-        """Segment images of one size, see :class:`Predictor`.
+        """Segment images of the same size; see :class:`Predictor`.
 
-        A file with the output ``class_map`` has no logits: its classes are returned one-hot, uint8.
-        A model with one channel returns (B, 1, H, W) float, 0 or 1.
+        A file with the output ``class_map`` has no logits, so its classes are returned one-hot,
+        uint8. A model with one channel returns (B, 1, H, W) float, 0 or 1.
         """
         outputs = self.run(self._batch(images))
         if 'logits' in outputs:
@@ -229,7 +228,7 @@ class ExportedModel:
 
 
 def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Paste a mask bilinearly into a map of the image, which is 0 outside the box.
+    """Paste a mask bilinearly into a map of the image that is 0 outside the box.
 
     Args:
         mask: Probabilities (h, w) within the box.
@@ -243,7 +242,7 @@ def paste_mask(mask: np.ndarray, box: np.ndarray, size: tuple[int, ...]) -> np.n
 
 
 def _paste_weights(start: float, stop: float, length: int, cells: int) -> np.ndarray:
-    """Weights (length, cells) of each pixel along one axis; all 0 for a box without extent."""
+    """Compute weights (length, cells) per pixel along one axis; all 0 for a box without extent."""
     centres = np.arange(length, dtype=np.float32) + 0.5
     with np.errstate(divide='ignore', invalid='ignore'):
         positions = (centres - start) / (stop - start) * cells - 0.5
@@ -279,7 +278,7 @@ def _open_onnx(path: str, device: str | None, _: str) -> tuple[Run, dict[str, An
 
 @functools.cache
 def _openvino_core() -> Any:
-    """Return the one core of this process.
+    """Return the only OpenVINO core of this process.
 
     Deleting a second core may leave the signal handlers with a stack in freed memory.
     """
@@ -325,7 +324,7 @@ def _open_pt2(path: str, device: str | None, _: str) -> tuple[Run, dict[str, Any
         metadata = read_metadata(model.get_metadata(), path)
     else:
         stored: dict[str, Any] = {METADATA: ''}
-        # The guards repeat the sizes of the example. Exporting verifies the file at other sizes.
+        # The guards check the sizes of the example; the export verified the file at other sizes.
         model = torch.export.load(path, extra_files=stored).module(check_guards=False)
         metadata = read_metadata(stored, path)
     target = torch.device(device or metadata['device'])
@@ -355,14 +354,14 @@ def _warn_of_runtime(int8: Any, runtime: str, path: str) -> None:
 
 @torch.library.custom_op('cpvt_backbones::nms_mask', mutates_args=())
 def nms_mask(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Non-maximum suppression as a mask, (B, N) bool, of the boxes to keep.
+    """Mark the boxes that non-maximum suppression keeps, (B, N) bool.
 
     Exported detectors call this operation, because the shape of a mask does not depend on the data.
 
     Args:
         boxes: (B, N, 4; x1, y1, x2, y2).
-        scores: (B, N); boxes of scores <= 0 are ignored.
-        iou_threshold: Boxes of a higher overlap with a better one are dropped.
+        scores: (B, N); boxes with scores <= 0 are ignored.
+        iou_threshold: Boxes that overlap a better one by more are dropped.
     """
     from torchvision.ops import nms
 

@@ -1,4 +1,4 @@
-"""Writing an export graph as ONNX, a torch.export program or an AOTInductor package."""
+"""Writes an export graph as ONNX, a torch.export program or an AOTInductor package."""
 
 import inspect
 import json
@@ -20,8 +20,8 @@ from cpvt_backbones.plain import EXPORT_FORMATS, OPSET
 from .graphs import ExportGraph
 
 OPSETS = (18, 21, 23)
-# torch treats sizes 0 and 1 as constants, so batch and sides, in pixels and in cells of every
-# stride, exceed 1.
+# torch treats sizes 0 and 1 as constants, so the batch and the sides, in pixels and in cells of
+# every stride, must exceed 1.
 EXAMPLE = dict(batch=2, height=203, width=331)
 SIZES = {0: 'batch', 2: 'height', 3: 'width'}  # dynamic axes of the images
 DEFERRED = 'prefer_deferred_runtime_asserts_over_guards'  # option of torch.export from torch 2.9 on
@@ -30,7 +30,9 @@ DEFERRED = 'prefer_deferred_runtime_asserts_over_guards'  # option of torch.expo
 def record(graph: ExportGraph) -> ExportedProgram:
     """Record one program for any batch size and any H, W >= 1.
 
-    Raises ``ValueError`` for a model that branches on a size, ``ImportError`` before torch 2.9.
+    Raises:
+        ValueError: The model branches on a size.
+        ImportError: torch is older than 2.9.
     """
     if DEFERRED not in inspect.signature(torch.export.export).parameters:
         raise ImportError(f'an export needs torch 2.9 or newer, found torch {torch.__version__}')
@@ -47,7 +49,7 @@ def record(graph: ExportGraph) -> ExportedProgram:
         raise InputError(
             f'model: {type(graph.model).__name__} cannot be recorded for every size: {error}'
         ) from error
-    # Remove torch's assertions that no size is 1. A map one cell wide violates them, but no result
+    # Remove torch's assertions that no size is 1. Maps of one cell violate them, but no result
     # depends on them; cpvt_backbones.export.verification checks small sizes.
     for node in list(program.graph.nodes):
         if node.target is torch.ops.aten._assert_scalar.default:
@@ -75,11 +77,11 @@ def export(
         path: Destination; the suffix is ``.onnx`` for ONNX, ``.pt2`` for the other formats.
         format: ``'onnx'``, ``'torch_export'`` (a program that PyTorch loads and can compile) or
             ``'aoti'`` (compiled by AOTInductor for this device).
-        settings: More plain data to store in the file, such as the names of the classes.
-        opset: Version of ONNX's operators: 18, 21 or 23. A two-stage detector needs 18, because
-            onnxruntime has no RoiAlign of a later version.
-        portable: Whether to write ONNX's own operators only. Attention is then slower in
-            onnxruntime, but other runtimes can run it.
+        settings: Further plain data for the file, such as the names of the classes.
+        opset: Version of ONNX's operators: 18, 21 or 23. Two-stage detectors need 18, because
+            onnxruntime lacks later versions of RoiAlign.
+        portable: Write only ONNX's own operators. Attention is then slower in onnxruntime, but
+            other runtimes can run it.
 
     Returns:
         All data that the file stores.

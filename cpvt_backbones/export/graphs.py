@@ -1,6 +1,6 @@
-"""Models as graphs: a batch of images in, plain tensors out, and no data-dependent shapes.
+"""Models as graphs from a batch of images to plain tensors, without data-dependent shapes.
 
-One graph serves every batch size and image size, so no code here may branch on a size.
+A graph works for every batch size and image size, so no code here may branch on a size.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from cpvt_backbones.layers import pad_to_multiple
 class Preprocess(nn.Module):
     """A toolbox's data preprocessor at test time: normalisation, then padding.
 
-    ``mean`` and ``std`` have one value for each channel, in the order that ``flip_channels`` makes
-    from BGR. The right and the bottom are padded with ``pad_value`` to a multiple of ``divisor``.
+    ``mean`` and ``std`` have one value per channel, in the order after ``flip_channels`` is applied
+    to BGR. The right and the bottom are padded with ``pad_value`` to a multiple of ``divisor``.
     """
 
     mean: Tensor
@@ -44,7 +44,8 @@ class Preprocess(nn.Module):
     def of(cls, preprocessor: Any) -> 'Preprocess':
         """Build from the data preprocessor of a toolbox's model.
 
-        Raises ``ValueError`` for a preprocessor that sets a fixed size.
+        Raises:
+            ValueError: The preprocessor sets a fixed size.
         """
         settings = vars(preprocessor)
         test_cfg = settings.get('test_cfg') or {}
@@ -87,7 +88,7 @@ class ExportGraph(nn.Module):
     Args:
         model: The model; not changed.
         preprocess: Normalisation and padding of the toolbox; ``None`` for none.
-        pixels: Whether the graph normalises. It then takes uint8 images (B, in_channels, H, W);
+        pixels: Include normalisation. The graph then takes uint8 images (B, in_channels, H, W);
             three channels are BGR, as OpenCV reads them. Otherwise it takes normalised float32
             images.
 
@@ -104,7 +105,7 @@ class ExportGraph(nn.Module):
         self, model: nn.Module, *, preprocess: Preprocess | None = None, pixels: bool = False
     ) -> None:
         super().__init__()
-        # Frozen: the choice of attention kernel must not depend on requires_grad.
+        # Frozen, because the attention kernel must not depend on requires_grad.
         self.model: Any = deepcopy(model).eval().requires_grad_(False)
         self.preprocess = (preprocess or Preprocess()).to(next(model.parameters()).device)
         self.pixels = pixels
@@ -130,16 +131,14 @@ class ExportGraph(nn.Module):
         )
 
     def example(self, *, batch: int, height: int, width: int) -> Tensor:
-        """Random images of the type that the graph takes, (batch, in_channels, height, width)."""
+        """Return random images of the graph's type, (batch, in_channels, height, width)."""
         shape = batch, self.in_channels, height, width
         device = self.preprocess.mean.device
         images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
         return images if self.pixels else self.preprocess.normalise(images)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs, in the order of ``output_names``, from images (B, in_channels, H,
-        W).
-        """
+        """Compute the outputs, in the order of ``output_names``; images are (B, C, H, W)."""
         inputs = self.preprocess.normalise(images) if self.pixels else images
         return self.outputs(
             self.preprocess.pad(inputs), height=images.shape[2], width=images.shape[3]
@@ -157,11 +156,12 @@ class ExportGraph(nn.Module):
 
 
 class Features(ExportGraph):
-    """Graph of a backbone of this package: the outputs ``features_0``, ``features_1``, ... of its
-    ``out_indices``.
+    """Graph of a backbone of this package.
+
+    The outputs ``features_0``, ``features_1``, ... are those of ``out_indices``.
 
     Raises:
-        ValueError: The model is no backbone of this package, or outputs pairs.
+        ValueError: The model is not a backbone of this package, or it outputs pairs.
     """
 
     task = 'features'
@@ -195,11 +195,12 @@ class Features(ExportGraph):
 
 
 class Scores(ExportGraph):
-    """Graph of an image classifier of mmpretrain: the output ``scores`` (B, classes), after
-    softmax.
+    """Graph of an image classifier of mmpretrain; the output is ``scores`` (B, classes).
+
+    Scores are those after softmax.
 
     Raises:
-        ValueError: The head gives an image several classes.
+        ValueError: The head predicts several classes per image.
     """
 
     task = 'classification'
@@ -225,7 +226,7 @@ class ClassMaps(ExportGraph):
 
     Args:
         model: The segmentor.
-        logits: Whether to output logits in place of classes.
+        logits: Output logits instead of classes.
         options: The other arguments of :class:`ExportGraph`.
 
     Raises:
@@ -260,7 +261,7 @@ class ClassMaps(ExportGraph):
         logits = logits.narrow(2, 0, height).narrow(3, 0, width)
         single = self.model.out_channels == 1
         if single:
-            logits = logits.sigmoid()  # as mmseg does
+            logits = logits.sigmoid()  # like mmseg
         if self.logits:
             return (logits,)
         if single:
@@ -269,16 +270,14 @@ class ClassMaps(ExportGraph):
 
 
 class _AdaptivePool(nn.Module):
-    """``nn.AdaptiveAvgPool2d`` for maps of any size in one graph, as products with two averaging
-    matrices.
-    """
+    """``nn.AdaptiveAvgPool2d`` for maps of any size in one graph, by two averaging matrices."""
 
     def __init__(self, cells: int) -> None:
         super().__init__()
         self.cells = torch.arange(cells)
 
     def means(self, length: int, like: Tensor) -> Tensor:
-        """Averaging matrix (cells, length): a row has the weights of one cell."""
+        """Return the averaging matrix (cells, length), whose rows hold the weights of a cell."""
         cells = self.cells[:, None].to(like.device)
         position = torch.arange(length, device=like.device)
         count = len(self.cells)
@@ -292,9 +291,7 @@ class _AdaptivePool(nn.Module):
 
 
 def _replace_resizing(model: nn.Module) -> None:
-    """Replace modules that compute sizes in Python numbers, which the graph would store as
-    constants.
-    """
+    """Replace modules that compute sizes in Python, which the graph would store as constants."""
     from mmseg.models.utils import Upsample
 
     for module in list(model.modules()):

@@ -1,9 +1,9 @@
-"""int8 copies of ONNX files, and agreement of a copy with its original.
+"""int8 copies of ONNX files, and their agreement with the originals.
 
-A copy is made for one runtime. For ONNX Runtime the inputs of matrix products are rounded by the
-range of each input ("dynamic"). For OpenVINO their ranges are measured on images beforehand
-("static"), and dense convolutions are rounded as well. PEG, every other depthwise convolution,
-attention and the norms stay in float32.
+A copy is for one runtime. For ONNX Runtime, inputs of matrix products are quantised by the range of
+each input ("dynamic"). For OpenVINO, their ranges are measured on images beforehand ("static"), and
+dense convolutions are quantised too. PEG, other depthwise convolutions, attention and norms stay in
+float32.
 """
 
 import itertools
@@ -42,7 +42,7 @@ AGREEMENTS = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two files on one or several images."""
+    """Agreement of two files on one or more images."""
 
     same: float
     total: float
@@ -62,19 +62,19 @@ def quantise(
 ) -> None:
     """Write an int8 copy of an ONNX file, by onnxruntime's quantisation.
 
-    Each output channel of a weight has its own scale. Weights take 7 bits, because processors
-    without VNNI add pairs of products in 16 bits, which overflow with 8.
+    Each output channel of a weight has its own scale. Weights have 7 bits, because processors
+    without VNNI add pairs of products in 16 bits, which would overflow with 8.
 
     Args:
         path: File of :func:`~cpvt_backbones.export.formats.export`, in float32.
         out: The copy.
         runtime: ``'onnxruntime'`` or ``'openvino'``, the runtime in which the copy is fast. It also
             runs in the other one.
-        calibration: For OpenVINO: inputs of the file, (B, C, H, W), see :func:`calibration_inputs`.
+        calibration: Inputs (B, C, H, W) for OpenVINO; see :func:`calibration_inputs`.
 
     Raises:
-        ValueError: The file has no product of a matrix with weights, or OpenVINO's copy has no
-            calibration.
+        ValueError: The file has no matrix product with weights, or there is no calibration for
+            OpenVINO.
     """
     import onnx
 
@@ -84,13 +84,13 @@ def quantise(
     products, convolutions = _products(model), _dense_convolutions(model)
     if not products:
         raise InputError(f'path: {str(path)!r} has no product of a matrix with weights')
-    # onnxruntime transposes weights and infers the shapes anew. Before release 1.32 the old shapes
-    # of these weights contradict the new ones.
+    # onnxruntime transposes weights and infers the shapes again. Before 1.32, the old shapes of
+    # these weights contradict the new ones.
     weights = {one.name for one in model.graph.initializer}
     shapes = [one for one in model.graph.value_info if one.name not in weights]
     del model.graph.value_info[:]
     model.graph.value_info.extend(shapes)
-    # onnxruntime advises to prepare the model, which torch's exporter has done.
+    # onnxruntime advises to preprocess the model, which torch's exporter has done.
     logging.disable(logging.WARNING)
     try:
         if runtime == RUNTIMES[0]:
@@ -107,7 +107,7 @@ def quantise(
 
 
 def _products(model: 'onnx.ModelProto') -> list[str]:
-    """Names of the products of activations with weights; products in attention have no weights."""
+    """List the products of activations with weights; products in attention have no weights."""
     weights = {one.name for one in model.graph.initializer}
     return [
         node.name
@@ -117,9 +117,9 @@ def _products(model: 'onnx.ModelProto') -> list[str]:
 
 
 def _dense_convolutions(model: 'onnx.ModelProto') -> list[str]:
-    """Names of the convolutions in one group.
+    """List the convolutions with one group.
 
-    PEG has one group for each channel, and rounding it costs accuracy.
+    PEG has one group per channel, and quantising it costs accuracy.
     """
     weights = {one.name for one in model.graph.initializer}
     names = []
@@ -187,10 +187,9 @@ def _quantise_static(
 def split_images(
     images: Sequence[ImageInput],
 ) -> tuple[list[ImageInput], list[ImageInput]]:
-    """Split images into every second one, at most ``MAX_CALIBRATION_IMAGES``, for calibration and
-    the others for comparison.
+    """Split images for calibration and comparison; agreement on the former would be too high.
 
-    The agreement on calibration images would be too high.
+    Every second image is for calibration, at most ``MAX_CALIBRATION_IMAGES``.
     """
     images = list(each_image(images))
     calibration = list(range(1, len(images), 2))[:MAX_CALIBRATION_IMAGES]
@@ -199,9 +198,9 @@ def split_images(
 
 
 def calibration_inputs(model: ExportedModel, images: Sequence[ImageInput]) -> Iterator[np.ndarray]:
-    """Inputs (1, C, H, W) of a file that takes pixels, at its scale.
+    """Return inputs (1, C, H, W) of a file that takes pixels, at its scale.
 
-    An image that is run in tiles gives its first tile.
+    For images that run in tiles, it is the first tile.
 
     Args:
         model: The file in float32.
@@ -247,7 +246,7 @@ def compare(
 
 
 def total_of(agreements: Sequence[Agreement]) -> Agreement:
-    """Add up the agreement of all images; each pixel, box or image counts once."""
+    """Add up the agreements of all images; each pixel, box or image counts once."""
     return Agreement(sum(one.same for one in agreements), sum(one.total for one in agreements))
 
 
@@ -262,7 +261,7 @@ def _compare(found: Prediction, expected: Prediction) -> Agreement:
 
 
 def _count_matches(found: Prediction, expected: Prediction) -> int:
-    """Number of box pairs with one class and IoU >= 0.5; each box is in one pair, best first."""
+    """Count pairs of boxes with the same class and IoU >= 0.5; a box is in one pair, best first."""
     overlaps = _overlaps(found['boxes'], expected['boxes'])
     same_class = np.array(found['labels'])[:, None] == np.array(expected['labels'])
     overlaps = np.where(same_class, overlaps, 0.0)
@@ -275,7 +274,7 @@ def _count_matches(found: Prediction, expected: Prediction) -> int:
 
 
 def _overlaps(boxes: list[list[float]], others: list[list[float]]) -> np.ndarray:
-    """IoU of each pair, (N, M)."""
+    """Compute the IoU of each pair, (N, M)."""
     import torch
     from torchvision.ops import box_iou
 

@@ -1,4 +1,4 @@
-"""Graph of EoMT in mmdet: the logits of all queries, before any fusion."""
+"""Graph of EoMT in mmdet, which outputs the logits of all queries before their fusion."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ class MaskQueries(ExportGraph):
     """Graph of :class:`EoMT` for instances and panoptic segments.
 
     Its outputs are ``masks`` (B, Q, ceil(H / s), ceil(W / s)), logits at the stride s of the head,
-    and ``classes`` (B, Q, K + 1), logits of which the last is "no object". An image is computed at
-    its own shape, without a square around it.
+    and ``classes`` (B, Q, K + 1), logits of which the last is "no object". Images keep their shape
+    and are not padded to a square.
 
     Args:
         model: The model.
-        options: The arguments of :class:`ExportGraph`.
+        options: The other arguments of :class:`ExportGraph`.
     """
 
     task = 'features'
@@ -37,7 +37,7 @@ class MaskQueries(ExportGraph):
 
 
 class LastPrediction(nn.Module):
-    """The outputs of :class:`MaskQueries`, by the toolbox's model."""
+    """The outputs of :class:`MaskQueries`, computed by the toolbox's model."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class LastPrediction(nn.Module):
 
 
 def refuse_masked_attention(model: nn.Module) -> None:
-    """Refuse an EoMT whose attention is still masked, which a graph leaves out.
+    """Refuse an EoMT whose attention is still masked, because graphs have no such masks.
 
     Raises:
         ValueError: The masks are not annealed to none.

@@ -1,6 +1,4 @@
-"""Translations to ONNX: non-maximum suppression, and the attention that is fastest in onnxruntime
-and OpenVINO.
-"""
+"""ONNX translations of non-maximum suppression and attention, fast in onnxruntime and OpenVINO."""
 
 import math
 from typing import Any
@@ -26,8 +24,9 @@ MULTI_HEAD_ATTENTION = OpSchema(
 
 
 def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
-    """:func:`cpvt_backbones.export.exported.nms_mask` by NonMaxSuppression, its indices
-    scattered into a mask.
+    """Translate :func:`cpvt_backbones.export.exported.nms_mask` by ONNX's NonMaxSuppression.
+
+    The kept indices are scattered into a mask.
     """
     limit = op.Shape(scores, start=1, end=2)
     found = op.NonMaxSuppression(
@@ -42,9 +41,10 @@ def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
 def attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0
 ) -> Any:
-    """Attention as onnxruntime's MultiHeadAttention, which stores no (T, S) matrix without a mask.
+    """Translate attention to onnxruntime's MultiHeadAttention.
 
-    ONNX's own Attention stores it and uses one thread for each head (onnxruntime 1.32).
+    Without a mask, it stores no (T, S) matrix. ONNX's own Attention stores it, and uses one thread
+    per head (onnxruntime 1.32).
     """
     heads = query.shape[1]
     inputs = [

@@ -1,4 +1,4 @@
-"""Comparison of an exported file with its model at several image sizes and batch sizes."""
+"""Compares an exported file with its model at several image sizes and batch sizes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from cpvt_backbones.plain import VERIFIED_BATCHES, VERIFIED_SIZES
 from .graphs import ExportGraph
 from .masks import LastPrediction, MaskQueries
 
-# largest difference of features and scores in fp32; of logits, relative to the largest
+# maximum difference of features and scores in fp32; for logits, relative to the largest
 FEATURE_TOLERANCE = 1e-4
 # compared quantity and its tolerance, by task
 MEASURES = {
@@ -33,7 +33,7 @@ Reference = Callable[[Images], list[Prediction]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Outcome of :func:`verify` for one image size and batch size.
+    """Result of :func:`verify` for one image size and batch size.
 
     Attributes:
         batch: Number of images.
@@ -43,7 +43,7 @@ class Comparison:
             ``'share of pixels'`` (that differ) or ``'boxes, px'``.
         difference: Largest difference between the file and the model; for ``'share of pixels'`` the
             share itself.
-        tolerance: Largest difference that is accepted.
+        tolerance: Maximum accepted difference.
         compared: Number of values, pixels or boxes that were compared.
         problem: Any other disagreement, such as another number of boxes; empty without one.
     """
@@ -59,12 +59,12 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """True if the file and the model agree within the tolerance, or neither finds anything."""
+        """``True`` if file and model agree within the tolerance, or if neither finds anything."""
         return not self.problem and self.difference <= self.tolerance
 
     @property
     def verdict(self) -> str:
-        """Outcome in words."""
+        """Result in words."""
         if not self.agrees:
             return f'DIFFERS {self.problem}'.rstrip()
         return 'agrees' if self.compared else 'nothing was found, so nothing was compared'
@@ -78,7 +78,7 @@ def reference_of(graph: ExportGraph, predictor: Predictor) -> Reference:
         predictor: Runs the model of the graph with the toolbox's own code.
 
     Returns:
-        A function of images of one size, (H, W, in_channels) uint8, with the return value of
+        A function of images of the same size, (H, W, in_channels) uint8, that returns the same as
         :meth:`ExportedModel.predict`.
     """
     if isinstance(graph, MaskQueries):
@@ -106,8 +106,8 @@ def features_of(graph: ExportGraph, backbone: torch.nn.Module) -> Reference:
         backbone: The backbone of the graph.
 
     Returns:
-        A function of images of one size, (H, W, in_channels) uint8. It returns ``features`` for
-        each.
+        A function of images of the same size, (H, W, in_channels) uint8, that returns ``features``
+        for each.
     """
     backbone = backbone.eval()
 
@@ -130,11 +130,10 @@ def finds_something(
     batches: Sequence[int] = VERIFIED_BATCHES,
     photos: Sequence[np.ndarray] = (),
 ) -> bool:
-    """True if a detector finds a box in an image of :func:`verify`; without boxes nothing is
-    compared.
+    """``True`` if a detector finds a box in :func:`verify`, which compares nothing without boxes.
 
     Args:
-        reference: Prediction function of the detector, see :func:`reference_of`.
+        reference: Prediction function of the detector; see :func:`reference_of`.
         channels: Number of channels of the images.
         sizes: See :func:`verify`.
         batches: See :func:`verify`.
@@ -158,14 +157,14 @@ def verify(
 
     Args:
         exported: The file.
-        reference: Prediction function of the model, see :func:`reference_of`.
+        reference: Prediction function of the model; see :func:`reference_of`.
         sizes: (height, width) of the images in px.
         batches: Batch sizes.
-        photos: Images (H, W, in_channels), uint8, that are resized and used in turn. Without photos
-            the images are generated noise.
+        photos: Images (H, W, in_channels), uint8, that are resized and used in turn; noise without
+            photos.
 
     Yields:
-        One comparison for each image size and batch size.
+        One comparison per image size and batch size.
 
     Examples:
         From the config of a model to a verified file:
@@ -231,7 +230,7 @@ def _batches(
 
 
 def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
-    """Noise at four scales, (H, W, C)."""
+    """Generate noise at four scales, (H, W, C)."""
     height, width, channels = shape
     layers = []
     for cell in (1, 8, 32, 128):
@@ -241,9 +240,10 @@ def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def _compare(kind: str, found: Prediction, expected: Prediction) -> tuple[float, int]:
-    """Difference of two predictions, and the number of values or boxes.
+    """Return the difference of two predictions, and the number of values or boxes.
 
-    Raises ``ValueError`` for other shapes, other boxes, or values that are not finite.
+    Raises:
+        ValueError: Shapes or boxes differ, or values are not finite.
     """
     if kind == 'detection':
         return _compare_boxes(found, expected)
@@ -278,11 +278,11 @@ def _compare_boxes(found: Prediction, expected: Prediction) -> tuple[float, int]
 
 
 def match_boxes(found: Prediction, expected: Prediction) -> float:
-    """Largest coordinate difference in px between two predictions with the same number of boxes.
+    """Return the maximum coordinate difference in px between predictions of as many boxes.
 
-    Boxes with nearly equal scores may swap places, so each expected box takes the nearest unmatched
-    one with its label and, within ``FEATURE_TOLERANCE``, its score; infinite without one. Its mask
-    may differ in one pixel in a hundred of the box.
+    Boxes with nearly equal scores may change their order. So each expected box is matched to the
+    nearest free box with its label and, within ``FEATURE_TOLERANCE``, its score. The result is
+    infinite if there is none. Masks may differ in one of a hundred pixels of the box.
     """
     free, worst = np.ones(len(found['boxes']), dtype=bool), 0.0
     for i, box in enumerate(expected['boxes']):

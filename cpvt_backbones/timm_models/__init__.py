@@ -36,7 +36,7 @@ def _hierarchical_cfg(**options: Any) -> dict[str, Any]:
 
 
 def _shipped_cfg() -> dict[str, Any]:
-    """The classifier that ships, read by :meth:`TimmModel.load_pretrained`."""
+    """Return the config of the shipped classifier; :meth:`TimmModel.load_pretrained` reads it."""
     classes = shipped_weights()[_SHIPPED].dataset_meta['classes']
     return dict(
         file=_SHIPPED,
@@ -116,19 +116,19 @@ _GAP = dict(with_cls_token=False, position=DENSE_POSITION)
 
 @register_model
 def cpvt_tiny_gap(pretrained: bool = False, **arguments: Any) -> Any:
-    """CPVT-Ti-GAP: five PEGs, the mean over the tokens in place of a class token."""
+    """CPVT-Ti-GAP: five PEGs, the mean over the tokens instead of a class token."""
     return _create(TimmCPVT, 'cpvt_tiny_gap', pretrained, arguments, arch='tiny', **_GAP)
 
 
 @register_model
 def cpvt_small_gap(pretrained: bool = False, **arguments: Any) -> Any:
-    """CPVT-S-GAP: five PEGs, the mean over the tokens in place of a class token."""
+    """CPVT-S-GAP: five PEGs, the mean over the tokens instead of a class token."""
     return _create(TimmCPVT, 'cpvt_small_gap', pretrained, arguments, arch='small', **_GAP)
 
 
 @register_model
 def cpvt_base_gap(pretrained: bool = False, **arguments: Any) -> Any:
-    """CPVT-B-GAP: five PEGs, the mean over the tokens in place of a class token."""
+    """CPVT-B-GAP: five PEGs, the mean over the tokens instead of a class token."""
     return _create(TimmCPVT, 'cpvt_base_gap', pretrained, arguments, arch='base', **_GAP)
 
 

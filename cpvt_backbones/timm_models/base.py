@@ -27,7 +27,7 @@ from cpvt_backbones.layers.position import StageTokens
 from cpvt_backbones.layers.tokens import map_to_tokens, tokens_to_map
 
 POOLS = ('', 'avg', 'max', 'avgmax')
-# Arguments of the backbones that timm names otherwise, or sets by methods.
+# Arguments of the backbones that timm names differently, or sets by methods.
 _FIXED = (
     *('in_channels', 'drop_rate', 'with_dist_token', 'with_cp'),
     *('out_type', 'out_indices', 'init_cfg'),
@@ -38,7 +38,7 @@ Intermediate = tuple[Tensor, Tensor | None]
 
 
 def pool_tokens(tokens: Tensor, global_pool: str) -> Tensor:
-    """(B, N, C) to (B, C): the mean, the maximum, or half the sum of both (``'avgmax'``)."""
+    """Pool (B, N, C) to (B, C): the mean, the maximum, or the mean of both (``'avgmax'``)."""
     if global_pool == 'avg':
         return tokens.mean(dim=1)
     if global_pool == 'max':
@@ -47,16 +47,16 @@ def pool_tokens(tokens: Tensor, global_pool: str) -> Tensor:
 
 
 class TimmModel(Backbone):
-    """Base of the three models: what timm's scripts, optimizers and feature extractors call.
+    """Base class of the three models, with the methods that timm's scripts and tools call.
 
     Args:
         in_chans: Channels of an image.
         num_classes: Number of classes; 0 for no classifier.
         global_pool: One of ``pools``; ``''`` for none. Default: the class token, or ``'avg'`` for a
-            model without.
+            model without one.
         drop_rate: Dropout before the classifier.
         proj_drop_rate: Dropout after the embeddings and in the MLPs.
-        device, dtype: Where the parameters are, and their type.
+        device, dtype: Device and type of the parameters.
         backbone: Arguments of ``plain``, such as ``arch`` and ``position``.
 
     Attributes:
@@ -66,8 +66,8 @@ class TimmModel(Backbone):
         defaults: Arguments of ``plain`` that differ from its own defaults.
         num_features, head_hidden_size: Channels of ``forward_features`` and of pooled features.
         num_classes, global_pool, in_chans: As given.
-        feature_info: One dict a feature: ``num_chs``, ``reduction`` (stride in pixels), ``module``.
-        head: Linear layer, or the identity with ``num_classes=0``.
+        feature_info: One dict per feature: ``num_chs``, ``reduction`` (stride in px), ``module``.
+        head: Linear layer, or the identity for ``num_classes=0``.
     """
 
     plain: ClassVar[type[Backbone]]
@@ -109,27 +109,27 @@ class TimmModel(Backbone):
             self.to(device=device, dtype=dtype)
 
     def _describe_features(self) -> list[dict[str, Any]]:
-        """``feature_info`` of a backbone that was just built."""
+        """Return ``feature_info`` of a new backbone."""
         raise NotImplementedError
 
     def _head_width(self) -> int:
-        """Channels of ``forward_features``."""
+        """Return the number of channels of ``forward_features``."""
         raise NotImplementedError
 
     # -- classification
     # ----------------------------------------------------------------------------------------------
 
     def get_classifier(self) -> nn.Module:
-        """The last layer: ``head``."""
+        """Return the last layer, ``head``."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the classifier by a new one.
 
         Args:
-            num_classes: Number of classes; 0 for none: ``forward`` gives pooled features.
-            global_pool: ``'avg'``, ``'max'``, ``'avgmax'``, with a class token also ``'token'``;
-                ``''`` for none; ``None`` to keep it.
+            num_classes: Number of classes. With 0, ``forward`` gives pooled features.
+            global_pool: ``'avg'``, ``'max'``, ``'avgmax'`` or, with a class token, ``'token'``;
+                ``''`` for none; ``None`` keeps it.
         """
         if global_pool is not None:
             accepted = [pool for pool in self.pools if pool != 'token' or self.with_cls_token]
@@ -146,11 +146,11 @@ class TimmModel(Backbone):
             nn.init.zeros_(self.head.bias)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Normalised features after the last block, before pooling.
+        """Compute normalised features after the last block, before pooling.
 
         Returns:
-            Of a column tokens (B, [P +] N, C), class and register tokens first; of a pyramid a map
-            (B, C, H', W').
+            For a plain ViT, tokens (B, [P +] N, C), starting with class and register tokens. For a
+            hierarchical one, a map (B, C, H', W').
 
         Raises:
             ValueError: Sizes were announced for padded images, whose tokens cannot be padded.
@@ -171,11 +171,11 @@ class TimmModel(Backbone):
         return pooled if pre_logits else self.head(pooled)
 
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
-        """Logits (B, num_classes) of images (B, in_chans, H, W).
+        """Compute logits (B, num_classes) of images (B, in_chans, H, W).
 
-        Pooled features (B, C) with ``num_classes=0``; the result of :meth:`forward_features` with
-        ``global_pool=''`` too. :func:`cpvt_backbones.backbones.announce_sizes` keeps the padding of
-        a batch out of the features.
+        With ``num_classes=0``, the result is pooled features (B, C). If also ``global_pool=''``, it
+        is that of :meth:`forward_features`. :func:`cpvt_backbones.backbones.announce_sizes` keeps
+        the padding of a batch out of the features.
         """
         self._check_images(images)
         sizes = self._sizes_in_batch(images)
@@ -201,7 +201,7 @@ class TimmModel(Backbone):
         return pool_tokens(map_to_tokens(features), self.global_pool)
 
     def _final(self, index: int, output: StageTokens) -> Tensor:
-        """Tokens, prefix tokens and grid after the last block or stage to the final features."""
+        """Convert tokens, prefix tokens and grid after the last block to the final features."""
         tokens, _, grid = output
         return tokens_to_map(self.norm(tokens) if self._is_normed(index) else tokens, grid)
 
@@ -219,29 +219,29 @@ class TimmModel(Backbone):
         intermediates_only: bool = False,
         output_dict: bool = False,
     ) -> Any:
-        """Features of chosen blocks of a column, or of stages or levels of a pyramid.
+        """Compute features of chosen blocks, stages or levels.
 
         Args:
             x: Images (B, in_chans, H, W).
-            indices: Entries of ``feature_info``; a number for that many of the last ones; ``None``
-                for all.
-            return_prefix_tokens: Give pairs of a map and its prefix tokens (B, P, C), if the model
-                has any.
-            norm: Apply the final norm, of a pyramid to the last stage. The maps of MultiScaleCPVT
-                are made of normalised tokens either way.
+            indices: Entries of ``feature_info``; a number takes as many of the last ones; ``None``
+                takes all.
+            return_prefix_tokens: Return pairs of a map and its prefix tokens (B, P, C), if the
+                model has any.
+            norm: Apply the final norm; in a hierarchical ViT, to the last stage. Maps of
+                MultiScaleCPVT always come from normalised tokens.
             stop_early: Run no block after the last index.
             output_fmt: ``'NCHW'`` for maps (B, C, H', W'), ``'NLC'`` for tokens (B, H' * W', C).
-            intermediates_only: Return the features alone.
-            output_dict: Return a dict of ``image_intermediates``, ``image_intermediates_prefix``
+            intermediates_only: Return only the intermediate features.
+            output_dict: Return a dict with ``image_intermediates``, ``image_intermediates_prefix``
                 and ``image_features``.
 
         Returns:
-            The final features, as :meth:`forward_features` gives them, and a list of intermediate
-            ones; or what the arguments above choose.
+            The final features, as in :meth:`forward_features`, and a list of intermediate ones,
+            unless the arguments above say otherwise.
 
         Raises:
-            ValueError: An index of a feature that was pruned; padded images, whose sizes were
-                announced, with anything but maps alone.
+            ValueError: A feature was pruned; or images are padded, sizes were announced, and more
+                than maps is requested.
         """
         check_choice(('NCHW', 'NLC'), output_fmt=str(getattr(output_fmt, 'value', output_fmt)))
         self._check_images(x)
@@ -284,13 +284,13 @@ class TimmModel(Backbone):
         return features if intermediates_only else (final, features)
 
     def _built_features(self) -> tuple[int, ...]:
-        """Indices into ``feature_info`` that were not pruned."""
+        """Return the indices into ``feature_info`` that were not pruned."""
         return tuple(range(len(self.blocks)))
 
     def _intermediates(
         self, images: Tensor, wanted: Sequence[int], *, norm: bool, run_all: bool, final: bool
     ) -> tuple[list[Intermediate], Tensor | None]:
-        """Maps and prefix tokens of the indices, and the final features if asked for."""
+        """Compute maps and prefix tokens for the indices, and final features if requested."""
         last = len(self.blocks) - 1
         outputs = self._run_trunk(images, {*wanted, last} if run_all else set(wanted))
         found: list[Intermediate] = []
@@ -304,7 +304,7 @@ class TimmModel(Backbone):
         return found, self._final(end, outputs[end]) if final else None
 
     def _is_normed(self, index: int) -> bool:
-        """``True`` if the final norm fits a feature."""
+        """``True`` if the final norm applies to a feature."""
         return True
 
     def prune_intermediate_layers(
@@ -313,11 +313,13 @@ class TimmModel(Backbone):
         prune_norm: bool = False,
         prune_head: bool = True,
     ) -> list[int]:
-        """Remove what the features of ``indices`` do not need, so that all parameters are trained.
+        """Remove parts that the features of ``indices`` do not need.
+
+        All remaining parameters are trained.
 
         Args:
-            indices: As in :meth:`forward_intermediates`.
-            prune_norm: Remove the final norm, too.
+            indices: See :meth:`forward_intermediates`.
+            prune_norm: Also remove the final norm.
             prune_head: Remove pooling and classifier.
 
         Returns:
@@ -332,7 +334,7 @@ class TimmModel(Backbone):
         return list(kept)
 
     def _keep(self, kept: tuple[int, ...]) -> None:
-        """Build the trunk again for these outputs, with the parameters that it has."""
+        """Rebuild the trunk for these outputs, with its current parameters."""
         with torch.device('meta'):
             trunk = self.plain(**{**self._trunk_arguments(), 'out_indices': kept})
         wanted = trunk.state_dict()
@@ -356,10 +358,11 @@ class TimmModel(Backbone):
         self.with_cp = enable
 
     def group_matcher(self, coarse: bool = False) -> Callable[[str], int]:
-        """Function from the name of a parameter to its group, for layer-wise learning rates.
+        """Return a function from a parameter's name to its group, for layer-wise learning rates.
 
-        The groups are those of ``get_layer_depth``: stem, each block with the PEG after it, and
-        final norm and head. With ``coarse`` stem, each stage, and final norm and head.
+        The groups are those of ``get_layer_depth``: the stem, each block with the PEG after it, and
+        final norm and head. With ``coarse``, they are the stem, each stage, and final norm and
+        head.
         """
 
         def group(name: str) -> int:
@@ -376,18 +379,19 @@ class TimmModel(Backbone):
     # ----------------------------------------------------------------------------------------------
 
     def load_pretrained(self, checkpoint_path: str | PathLike[str], prefix: str = '') -> None:
-        """Load any checkpoint that this package reads, by timm's name for such a method.
+        """Load any checkpoint that this package reads; the method's name is timm's.
 
-        timm calls it with ``pretrained_cfg_overlay=dict(file=..., custom_load=True)``. Weights of a
-        classifier of as many classes are loaded, too; else it keeps its initial ones.
+        timm calls it with ``pretrained_cfg_overlay=dict(file=..., custom_load=True)``. The
+        classifier's weights are loaded too if it has the same number of classes.
 
         Args:
             checkpoint_path: File, folder or name, as in
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.
-            prefix: Convert the keys under this prefix only.
+            prefix: Convert only keys with this prefix.
 
         Raises:
-            FileNotFoundError, CheckpointError: See there.
+            FileNotFoundError, CheckpointError: See
+                :func:`cpvt_backbones.checkpoints.load_checkpoint`.
         """
         trunk = self.plain(**self._trunk_arguments())
         load_checkpoint(trunk, checkpoint_path, prefix=prefix or None)
@@ -401,12 +405,12 @@ class TimmModel(Backbone):
             print_log(f'load {checkpoint_path}: {text}', 'current')
 
     def _trunk_arguments(self) -> dict[str, Any]:
-        """Arguments of ``plain`` for the trunk of this model."""
+        """Return the arguments of ``plain`` for the trunk of this model."""
         names = [name for name in inspect.signature(self.plain).parameters if name != 'init_cfg']
         return {name: getattr(self, name) for name in names}
 
     def _to_save(self) -> tuple[type[Backbone], dict[str, Tensor]]:
-        """The backbone alone, so that its ``from_pretrained`` reads what is saved.
+        """Return only the backbone, so that its ``from_pretrained`` reads the saved file.
 
         ``timm.models.save_for_hf`` saves the whole model.
         """
@@ -414,14 +418,18 @@ class TimmModel(Backbone):
         return self.plain, weights
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """The module that ``torch.jit.script`` compiles: the graph of ``torch.fx``."""
+        """Return the graph of ``torch.fx``, which ``torch.jit.script`` compiles.
+
+        Raises:
+            RuntimeError: The model cannot be traced.
+        """
         if self.training:
             raise RuntimeError('torch.jit.script takes a model in evaluation mode: call eval()')
         return fx.symbolic_trace(self)
 
 
 def filter_checkpoint(state_dict: dict[str, Any], model: TimmModel) -> dict[str, Tensor]:
-    """timm's hook on weights of ``pretrained=True``: convert the trunk's, keep the classifier's.
+    """Convert the trunk's weights and keep the classifier's: timm's hook for ``pretrained=True``.
 
     Args:
         state_dict: Weights of a ViT, DeiT, Twins-PCPVT or CPVT, in any naming that
@@ -429,7 +437,7 @@ def filter_checkpoint(state_dict: dict[str, Any], model: TimmModel) -> dict[str,
         model: The model that they are for.
 
     Raises:
-        CheckpointError: See there.
+        CheckpointError: The weights do not fit.
     """
     trunk = model.plain(**model._trunk_arguments())
     weights, report = convert_state_dict(state_dict, trunk)
@@ -439,12 +447,12 @@ def filter_checkpoint(state_dict: dict[str, Any], model: TimmModel) -> dict[str,
     return {**trunk.state_dict(), **head}
 
 
-# Names of the last layer: timm and this package; mmpretrain's linear head and its ViT's head.
+# Names of the last layer in timm and this package, and of mmpretrain's linear and ViT heads.
 _HEADS = ('head', 'head.fc', 'head.layers.head')
 
 
 def _head_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``weight`` and ``bias`` of a classifier, or an empty dict."""
+    """Return ``weight`` and ``bias`` of a classifier, or an empty dict."""
     for name in _HEADS:
         found = {leaf: weights.get(f'{name}.{leaf}') for leaf in ('weight', 'bias')}
         if all(value is not None and value.dim() < 3 for value in found.values()):
@@ -453,10 +461,10 @@ def _head_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def rename_classifier(state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Hook on ``load_state_dict``: take the names of mmpretrain's classifiers, too.
+    """Accept the names of mmpretrain's classifiers: hook of ``load_state_dict``.
 
-    Their backbone is under ``backbone.``, and their last layer is ``head.fc``. timm's
-    ``checkpoint_path`` may then be weights that this package trained or ships.
+    Their backbone is under ``backbone.``, and their last layer is ``head.fc``. So timm's
+    ``checkpoint_path`` may be weights that this package trained or ships.
     """
     start = f'{prefix}backbone.'
     if not any(key.startswith(start) for key in state_dict):

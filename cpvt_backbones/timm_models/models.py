@@ -1,4 +1,4 @@
-"""The three backbones as timm models: their arguments by timm's names."""
+"""The three backbones as timm models, whose arguments have timm's names."""
 
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from .base import POOLS, Intermediate, TimmModel, pool_tokens
 
 
 class TimmCPVT(TimmModel, CPVT):  # type: ignore[misc]
-    """CPVT as a timm model: tokens as features, the class token or their mean to classify.
+    """CPVT as a timm model, which classifies the class token or the mean of the tokens.
 
     Examples:
         >>> import timm, torch
@@ -89,7 +89,7 @@ class TimmMultiScaleCPVT(TimmModel, MultiScaleCPVT):  # type: ignore[misc]
         return sum(self.out_channels)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """The maps of all levels, averaged to the grid of the coarsest, (B, sum of C, H', W')."""
+        """Average the maps of all levels to the coarsest grid, (B, sum of C, H', W')."""
         self._check_images(images)
         self._refuse_padded(images)
         return self._concatenate(self._features(images))
@@ -116,11 +116,11 @@ class TimmMultiScaleCPVT(TimmModel, MultiScaleCPVT):  # type: ignore[misc]
         self.head_hidden_size = self.num_features
 
     def _remove_norm(self) -> None:
-        """The norm stays: the maps are made of normalised tokens."""
+        """Keep the norm, because the maps come from normalised tokens."""
 
 
 class TimmPyramidCPVT(TimmModel, PyramidCPVT):
-    """PyramidCPVT as a timm model: keys and logits are those of timm's ``twins_*``.
+    """PyramidCPVT as a timm model, with the keys and logits of timm's ``twins_*``.
 
     Features are maps of strides 4, 8, 16 and 32; ``forward_features`` gives the last, normalised.
     With ``pretrained=True``, ``'pyramid_cpvt_small.in1k'`` has timm's weights.

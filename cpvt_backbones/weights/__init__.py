@@ -1,9 +1,9 @@
-"""Trained models by name: those that come with the package, and those that others have published.
+"""Trained models by name: shipped with the package, or published by others.
 
-``index.json`` has both: the model and hash of weights that ship, and the config and address of
-published models, which ``benchmarks/published_models.py`` writes. ``<name>.safetensors`` has the
-values of shipped weights in fp16, ``<name>.md`` their data and its terms, recipe and accuracy.
-Nothing here imports the rest of the package but its errors.
+``index.json`` has both: model and hash of shipped weights, and config and address of published
+models, which ``benchmarks/published_models.py`` writes. ``<name>.safetensors`` holds shipped
+weights in fp16, and ``<name>.md`` their data with its terms, recipe and accuracy. This package
+folder imports only the errors and ``plain``.
 """
 
 import hashlib
@@ -18,27 +18,27 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.plain import did_you_mean
 
 FOLDER = Path(__file__).parent
-# The hash in file names of mm, torchvision and tools/publish_checkpoint.py. A date and a step with
-# leading zeros have eight digits, too.
+# The hash in file names of OpenMMLab, torchvision and tools/publish_checkpoint.py. Dates, and steps
+# with leading zeros, also have eight digits.
 _DATE = r'20\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])'
 _NAMED_HASH = re.compile(rf'.*-(?!(?:{_DATE}|00\d{{6}})$)([0-9a-f]{{64}}|[0-9a-f]{{8}})')
 
 
 @dataclass(frozen=True)
 class ShippedWeights:
-    """Weights that come with the package.
+    """Weights shipped with the package.
 
     Attributes:
-        name: The name that a user types, such as ``'cpvt_tiny_gap-imagenette'``.
+        name: Name for users, such as ``'cpvt_tiny_gap-imagenette'``.
         about: One line that describes the model.
-        backbone: Type and arguments of the backbone that the weights fit.
+        backbone: Type and arguments of the backbone.
         config: Config of the whole model, relative to the root of the repository, or to the folder
             ``.mim`` of an installed package.
         sha256: SHA-256 of the file, in hexadecimal.
         dataset_meta: ``classes`` and ``palette`` of the training data.
         sizes: Arguments of :class:`GoodSizes`, the image sizes at which the model is good; ``None``
-            if they were not measured.
-        mean: Mean of each channel of its images, RGB, 0 to 255; ``None`` if it is not known.
+            if not measured.
+        mean: Mean of each channel of its images, RGB, 0 to 255; ``None`` if unknown.
         std: Standard deviation of each channel, in the same scale.
     """
 
@@ -59,7 +59,7 @@ class ShippedWeights:
 
     @property
     def file(self) -> Path:
-        """The file with the weights; its SHA-256 is checked.
+        """The file with the weights, whose SHA-256 is checked.
 
         Raises:
             FileNotFoundError: The file is missing.
@@ -78,27 +78,27 @@ class ShippedWeights:
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """A whole model that others have trained and published, for a config of this package.
+    """A whole model trained and published by others, for a config of this package.
 
-    The first use downloads it. The outputs are those of the publisher's model; the scores are the
-    publisher's statement, and were not measured here.
+    The first use downloads it. Its outputs are those of the publisher's model. Its scores are the
+    publisher's and were not measured here.
 
     Attributes:
-        name: The name that a user types, such as ``'retinanet_pvt_small-coco'``.
+        name: Name for users, such as ``'retinanet_pvt_small-coco'``.
         about: One line that describes the model.
         task: ``'detection'``, ``'panoptic'``, ``'segmentation'`` or ``'classification'``.
         dataset: Its training data, ``'COCO'``, ``'ADE20K'``, ``'Cityscapes'`` or ``'ImageNet-1k'``.
         config: Config of the whole model, as in :class:`ShippedWeights`.
-        address: Address of the file, or a name with ``timm://``. A SHA-256, or its first eight
-            digits, stands in most file names, and is compared.
+        address: Address of the file, or a name with ``timm://``. Most file names contain a SHA-256,
+            or its first eight digits, which is compared.
         scores: The publisher's score by metric, in percent.
         source: Where the address and the scores are published.
         license: Licence of the weights.
         parameters: Number of parameters.
         gmacs: Multiplications and additions at ``size``, in 10^9; ``None`` if not counted.
         size: (height, width) in px of ``gmacs``.
-        mean: As in :class:`ShippedWeights`.
-        std: As there.
+        mean: See :class:`ShippedWeights`.
+        std: See :class:`ShippedWeights`.
     """
 
     name: str
@@ -123,7 +123,7 @@ class PublishedWeights:
 
 
 def sha256_of(path: str | PathLike[str]) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Compute the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with open(path, 'rb') as file:
         while part := file.read(1 << 20):
@@ -132,24 +132,24 @@ def sha256_of(path: str | PathLike[str]) -> str:
 
 
 def hash_in_name(stem: str) -> str:
-    """SHA-256 in a file name without its suffix: 64 or 8 hexadecimal digits after a hyphen.
+    """Find a SHA-256 in a file name without suffix: 64 or 8 hexadecimal digits after a hyphen.
 
     Returns:
-        The digits; ``''`` without any. A date of this century (``20260731``) and a number with two
-        leading zeros (``00012000``) are none.
+        The digits, or ``''``. Dates of this century (``20260731``) and numbers with two leading
+        zeros (``00012000``) do not count.
     """
     match = _NAMED_HASH.fullmatch(stem)
     return match[1] if match else ''
 
 
 def repository_file(name: str) -> Path:
-    """A file of the repository, such as ``configs/...``, in an installed package or in a clone."""
+    """Return a file such as ``configs/...`` in an installed package or in a clone."""
     installed = FOLDER.parent / '.mim' / name
     return installed if installed.is_file() else FOLDER.parents[1] / name
 
 
 def shipped_weights() -> dict[str, ShippedWeights]:
-    """All shipped weights by name.
+    """Return all shipped weights by name.
 
     Examples:
         >>> from cpvt_backbones.weights import shipped_weights
@@ -167,7 +167,7 @@ def shipped_weights() -> dict[str, ShippedWeights]:
 
 
 def published_weights() -> dict[str, PublishedWeights]:
-    """All published models by name.
+    """Return all published models by name.
 
     Examples:
         >>> from cpvt_backbones.weights import published_weights
@@ -183,30 +183,30 @@ def published_weights() -> dict[str, PublishedWeights]:
 
 
 def named_models() -> dict[str, ShippedWeights | PublishedWeights]:
-    """Shipped weights, then published models, by name."""
+    """Return shipped weights and then published models, by name."""
     return {**shipped_weights(), **published_weights()}
 
 
 def _entries() -> list[tuple[str, dict[str, Any]]]:
-    """The index, by name."""
+    """Read the index, by name."""
     index = FOLDER / 'index.json'
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
     return sorted(entries.items())
 
 
 def shipped_file(path: str | PathLike[str]) -> Path:
-    """Return the file of shipped weights for their name, and any other path unchanged."""
+    """Return the file of shipped weights for their name; other paths do not change."""
     shipped = shipped_weights().get(str(path))
     return Path(path) if shipped is None else shipped.file
 
 
 def similar_names(name: str) -> str:
-    """``'; did you mean NAME?'``, for error messages; ``''`` if no model has a similar name."""
+    """Return ``'; did you mean NAME?'`` for messages; ``''`` if no model has a similar name."""
     return did_you_mean(name, named_models(), cutoff=0.8)
 
 
 def find_shipped(name: str) -> ShippedWeights:
-    """Return the shipped weights of a name.
+    """Return shipped weights by name.
 
     Raises:
         ValueError: No shipped weights have this name.
