@@ -1,5 +1,5 @@
-"""The console command ``cpvt``: one module a command, which parses, calls the package and reports.
+"""The console command ``cpvt``, with one module per command: parse, call the package, report.
 
-It stands beside ``cpvt_backbones``, not in it: importing any part of that package imports PyTorch
-and mmengine, which takes seconds, and a command reads and checks its arguments first.
+It is not part of ``cpvt_backbones``, because importing that package imports PyTorch and mmengine,
+which takes seconds. Commands read and check their arguments before that.
 """

@@ -17,7 +17,7 @@ from cpvt import (
 )
 from cpvt.command_line import plain, run, stop
 
-# What `cpvt --help` lists, in the order of a piece of work.
+# Commands in the order of `cpvt --help`, which is that of a project.
 CONTENTS: dict[str, dict[str, tuple[ModuleType, str]]] = {
     'Train': {
         'make-config': (make_config, 'write a ready config for your own images and labels'),
@@ -41,7 +41,7 @@ COMMANDS = {name: entry for group in CONTENTS.values() for name, entry in group.
 
 
 def contents() -> str:
-    """The text of ``cpvt --help``."""
+    """Return the text of ``cpvt --help``."""
     lines = ['usage: cpvt COMMAND ...', '']
     lines.append('Detectors, segmentors and classifiers for images of any size.')
     for title, group in CONTENTS.items():
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         advice = plain.did_you_mean(name, COMMANDS) or '; cpvt --help lists them'
         stop(f'error: there is no command {name!r}{advice}', 2)
     command, _ = COMMANDS[name]
-    sys.argv = [f'cpvt {name}', *rest]  # argparse takes the name of the program from it
+    sys.argv = [f'cpvt {name}', *rest]  # where argparse finds the name of the program
     run(command.main)
 
 

@@ -1,7 +1,7 @@
 """Common parts of the command lines: parser, arguments, sizes and errors.
 
 A command defines ``main(argv=None)``, which uses :func:`make_parser`, and ends in ``run(main)``. It
-imports the package after its arguments are parsed: torch and mmengine take seconds.
+imports the package after parsing its arguments, because importing torch and mmengine takes seconds.
 """
 
 import argparse
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def package_folder() -> Path:
-    """The folder of the package, without importing it."""
+    """Return the folder of the package without importing it."""
     package = importlib.util.find_spec('cpvt_backbones')
     assert package is not None and package.origin is not None
     return Path(package.origin).parent
 
 
 def _load(name: str) -> Any:
-    """A module of the package that imports no torch, without importing the package."""
+    """Load a module without torch from the package, without importing the package."""
     spec = importlib.util.spec_from_file_location(f'cpvt_{name}', package_folder() / f'{name}.py')
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -54,8 +54,9 @@ WEIGHT_SUFFIXES = ('.pth', '.pt', '.pt2', '.onnx', '.safetensors', '.bin', '.ckp
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Formatter that fills the paragraphs of the description but keeps the lines of commands, adds
-    each default, and does not list the options twice. A name with hyphens stays in one line.
+    """Formatter that fills paragraphs but keeps lines of commands, and adds defaults.
+
+    It does not list the options twice, and does not break names at hyphens.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -87,9 +88,9 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that takes options by their whole names only, and suggests one for a wrong name.
+    """Parser that accepts only full names of options, and suggests one for a wrong name.
 
-    ``checks`` look at the arguments before the packages are imported, which takes seconds.
+    ``checks`` run before the packages are imported, which takes seconds.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -97,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         self.checks: list[Callable[[argparse.Namespace], object]] = []
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and end the program with a message at a wrong argument; then call the checks."""
+        """Parse, then run the checks; a wrong argument ends the program with a message."""
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(f'unrecognized arguments: {" ".join(unknown)}{self._advice(unknown)}')
@@ -107,11 +108,11 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
-        """End the program with a mistake in the arguments, and how it is used."""
+        """End the program with a mistake in the arguments, and the usage."""
         self.exit(2, f'error: {text.printable(message)}\n{self.format_usage()}')
 
     def _announce(self) -> None:
-        """Say that the packages are being loaded, which takes up to a minute on a busy machine."""
+        """Print that the packages are being loaded, which can take a minute on a busy machine."""
         ranks = (os.environ.get(name, '0') for name in ('RANK', 'SLURM_PROCID'))
         if 'torch' in sys.modules or set(ranks) != {'0'}:
             return
@@ -133,41 +134,39 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(doc: str | None) -> Parser:
-    """Parser of a tool, from its ``__doc__``. Errors of :func:`run` name its options."""
+    """Make the parser of a tool from its ``__doc__``; errors of :func:`run` name its options."""
     formatter = partial(HelpFormatter, max_help_position=30)
     parser = Parser(description=doc, formatter_class=formatter)
     _PARSERS.append(parser)
     return parser
 
 
-_PARSERS: list[Parser] = []  # the last one made is that of the tool that runs
+_PARSERS: list[Parser] = []  # the last parser belongs to the tool that runs
 
 
 def command(name: str) -> str:
-    """The command of a name, such as ``make-config``, as this program was started: ``cpvt`` or a
-    script.
-    """
+    """Return the command line of a command, as ``cpvt`` or as a script, like this program's."""
     if sys.argv[0].startswith('cpvt '):
         return f'cpvt {name}'
     return f'python tools/{name.replace("-", "_")}.py'
 
 
 def keep_memory() -> bool:
-    """Let glibc keep the memory that is freed, for ``cpvt infer``.
+    """Make glibc keep freed memory, for ``cpvt infer``.
 
-    Otherwise it returns large blocks and fetches them again page by page: 106,000 page faults for
+    By default, it returns large blocks and fetches them again page by page: 106,000 page faults for
     an image of 800 x 1344 px.
 
     Returns:
-        ``False`` with another C library, or if the environment has settings of its own.
+        ``False`` with another C library, or if the environment has its own settings.
     """
     if any(name.startswith(('MALLOC_', 'GLIBC_TUNABLES')) for name in os.environ):
         return False
     try:
         library = ctypes.CDLL(None)
         assert library.gnu_get_libc_version
-        # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, in bytes. Either one alone ends glibc's own
-        # adaptation of the other.
+        # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, in bytes. Setting one stops glibc from adapting the
+        # other.
         return bool(library.mallopt(-3, 1 << 30) and library.mallopt(-1, (1 << 31) - 1))
     except (AttributeError, OSError, TypeError):
         return False
@@ -175,7 +174,7 @@ def keep_memory() -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings of other packages' future; not with ``CPVT_DEBUG=1``."""
+    """Silence other packages' warnings about their future, unless ``CPVT_DEBUG=1`` is set."""
     if is_debugging():
         yield
         return
@@ -186,21 +185,21 @@ def quiet() -> Iterator[None]:
 
 
 def is_debugging() -> bool:
-    """True for ``CPVT_DEBUG=1`` in the environment."""
+    """``True`` if ``CPVT_DEBUG=1`` is in the environment."""
     return os.environ.get('CPVT_DEBUG', '0') not in ('', '0')
 
 
 class UsageError(ValueError):
-    """A mistake in the arguments, seen before the package, which has InputError, is imported."""
+    """Raised for wrong arguments before the package, which has InputError, is imported."""
 
 
 def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None:
-    """Run a tool: a user's mistake ends it with one line and exit code 2, Ctrl-C with
-    ``interrupted`` and 130.
+    """Run a tool, and print mistakes of the user without a traceback.
 
-    A user's mistake is an InputError of the package, a :class:`UsageError`, a file that cannot be
-    opened or a missing package. Any other error keeps its traceback. With ``CPVT_DEBUG=1`` in the
-    environment, a mistake has its traceback too.
+    Mistakes are an InputError of the package, a :class:`UsageError`, a file that cannot be opened
+    and a missing package. They end the program with one line and exit code 2. Ctrl-C ends it with
+    ``interrupted`` and 130. Other errors keep their traceback, and with ``CPVT_DEBUG=1`` in the
+    environment, mistakes have one too.
     """
     sys.stdout.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]  # file names that are not UTF-8
     try:
@@ -218,7 +217,7 @@ def run(main: Callable[[], object], *, interrupted: str = 'interrupted') -> None
 
 
 def _text_of(error: BaseException) -> str:
-    """The message of an error; for the system's own with the path, else with the option."""
+    """Return the message of an error, with the path for system errors, else with the option."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         path = os.fsdecode(error.filename)
         start = '' if os.path.isabs(path) else f' (the path starts from {os.getcwd()})'
@@ -230,7 +229,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _option_of(argument: str) -> str:
-    """The option that sets an argument, or else its own name."""
+    """Return the option that sets an argument, or the argument's name."""
     for action in _PARSERS[-1]._actions if _PARSERS else ():
         if action.dest == argument and action.option_strings:
             return max(action.option_strings, key=len)
@@ -238,17 +237,17 @@ def _option_of(argument: str) -> str:
 
 
 def _is_mistake(error: BaseException) -> bool:
-    """True for a user's mistake, as :func:`run` defines it."""
+    """``True`` for a mistake of the user, as :func:`run` defines it."""
     if isinstance(error, ImportError):
         return (error.name or '').partition('.')[0] not in ('cpvt', 'cpvt_backbones')
-    errors = sys.modules.get('cpvt_backbones.errors')  # without it, nothing has raised its errors
+    errors = sys.modules.get('cpvt_backbones.errors')  # else nothing raised its errors
     if errors is not None and isinstance(error, errors.InputError):
         return True
     return isinstance(error, OSError | UsageError)
 
 
 def stop(message: str, code: int) -> NoReturn:
-    """End the program with a line on stderr, and with the traceback for ``CPVT_DEBUG=1``."""
+    """End the program with a line on stderr, and with the traceback if ``CPVT_DEBUG=1``."""
     if is_debugging():
         traceback.print_exc()
     line = ' '.join(line.strip() for line in message.splitlines())
@@ -257,7 +256,7 @@ def stop(message: str, code: int) -> NoReturn:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """``HEIGHTxWIDTH`` or ``SIDE``, in px, to (height, width)."""
+    """Parse ``HEIGHTxWIDTH`` or ``SIDE``, in px, as (height, width)."""
     match = re.fullmatch(r'([1-9]\d*)(?:x([1-9]\d*))?', text)
     if not match:
         raise argparse.ArgumentTypeError(
@@ -267,9 +266,9 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def parse_counted_size(text: str, form: str = 'HEIGHTxWIDTH:COUNT') -> tuple[int, int, int]:
-    """``HEIGHTxWIDTH:COUNT`` or ``SIDE:COUNT`` to (height, width, count).
+    """Parse ``HEIGHTxWIDTH:COUNT`` or ``SIDE:COUNT`` as (height, width, count).
 
-    ``form`` is named in the error.
+    The error contains ``form``.
     """
     size, colon, count = text.partition(':')
     if not colon:
@@ -278,8 +277,10 @@ def parse_counted_size(text: str, form: str = 'HEIGHTxWIDTH:COUNT') -> tuple[int
 
 
 def parse_model(text: str) -> tuple[str, str, str]:
-    """``NAME=CONFIG:CHECKPOINT``, or shipped weights as ``NAME`` or ``NAME=SHIPPED``, to (name,
-    config, checkpoint).
+    """Parse ``NAME=CONFIG:CHECKPOINT``, ``NAME=SHIPPED`` or ``SHIPPED``.
+
+    Returns:
+        Name, config and checkpoint.
     """
     name, _, value = text.partition('=')
     config: str | None
@@ -296,21 +297,21 @@ def parse_model(text: str) -> tuple[str, str, str]:
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1."""
+    """Parse an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f'an integer of at least 1 is expected, got {text!r}')
     return int(text)
 
 
 def natural(text: str) -> int:
-    """An integer of at least 0."""
+    """Parse an integer of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f'an integer of at least 0 is expected, got {text!r}')
     return int(text)
 
 
 def fraction(text: str) -> float:
-    """A number from 0 to 1."""
+    """Parse a number from 0 to 1."""
     try:
         number = float(text)
     except ValueError:
@@ -340,7 +341,7 @@ class Overrides(argparse.Action):
 
 
 def parse_values(overrides: Mapping[str, str]) -> dict[str, Any]:
-    """Values of :class:`Overrides`, read as mmengine's ``DictAction`` does, but spaces are kept."""
+    """Parse values of :class:`Overrides` like mmengine's ``DictAction``, but keep spaces."""
     from mmengine.config import DictAction
 
     values = {}
@@ -367,15 +368,15 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_config(path: str) -> None:
-    """Refuse a config file that is not there."""
+    """Raise :class:`UsageError` for a missing config file."""
     if not Path(path).is_file():
         raise UsageError(f'there is no config file {path!r}')
 
 
 def check_checkpoint(name: str, argument: str = 'checkpoint') -> None:
-    """Refuse a file that is not there, and correct a mistyped name of shipped weights.
+    """Raise :class:`UsageError` for a missing file or a mistyped name of shipped weights.
 
-    Other names, and addresses, are left to the package.
+    The package checks other names and addresses.
     """
     if '://' in name or Path(name).expanduser().exists() or name in shipped_configs():
         return
@@ -385,7 +386,7 @@ def check_checkpoint(name: str, argument: str = 'checkpoint') -> None:
 
 
 def check_image(pattern: str) -> None:
-    """Refuse an image or folder that is not there; other inputs are left to the package."""
+    """Raise :class:`UsageError` for a missing image or folder; the package checks other inputs."""
     if '://' in pattern or glob.has_magic(pattern):
         return
     if not os.path.lexists(Path(pattern).expanduser()):
@@ -393,25 +394,25 @@ def check_image(pattern: str) -> None:
 
 
 def shipped_index() -> dict[str, dict[str, Any]]:
-    """Weights that come with the package and published models, by name, without importing it."""
+    """Return shipped weights and published models by name, without importing the package."""
     index = package_folder() / 'weights' / 'index.json'
     return dict(sorted(json.loads(index.read_text(encoding='utf-8')).items()))
 
 
 def shipped_configs() -> dict[str, str]:
-    """Config files of shipped weights and published models, by name."""
+    """Return the config files of shipped weights and published models by name."""
     folder = package_folder()
     root = folder / '.mim' if (folder / '.mim' / 'configs').is_dir() else folder.parent
     return {name: str(root / entry['config']) for name, entry in shipped_index().items()}
 
 
 def did_you_mean(name: str) -> str:
-    """``'; did you mean NAME?'`` if shipped weights have a similar name, else ``''``."""
+    """Return ``'; did you mean NAME?'`` if shipped weights have a similar name, else ``''``."""
     return plain.did_you_mean(name, shipped_configs(), cutoff=0.8)
 
 
 def add_run_arguments(parser: Parser) -> None:
-    """Add the options of a tool that starts a Runner, ``--cfg-options`` among them."""
+    """Add the options of a tool that starts a Runner, including ``--cfg-options``."""
     add_config_arguments(parser)
     parser.add_argument(
         '--work-dir',
@@ -423,14 +424,12 @@ def add_run_arguments(parser: Parser) -> None:
         default='none',
         help='job launcher',
     )
-    # Passed by torch.distributed.launch; torchrun sets LOCAL_RANK.
+    # torch.distributed.launch passes it; torchrun sets LOCAL_RANK.
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
 def config_from(args: argparse.Namespace, path: str | os.PathLike[str] | None = None) -> 'Config':
-    """Read the config ``path`` (default: ``args.config``) with the options of the two functions
-    above.
-    """
+    """Read the config ``path`` (default: ``args.config``) with the options of a tool."""
     os.environ.setdefault('LOCAL_RANK', str(getattr(args, 'local_rank', 0)))
     from cpvt_backbones.toolboxes import read_config
 
@@ -455,7 +454,7 @@ def add_model_arguments(parser: Parser, *, images: bool = False, exported: bool 
     parser.add_argument('rest', nargs='*', metavar=metavar, help=f'{CHECKPOINT}{rest}')
 
     def check(args: argparse.Namespace) -> None:
-        if getattr(args, 'draw', False):  # reads the tables of an earlier run alone
+        if getattr(args, 'draw', False):  # reads only the tables of an earlier run
             return
         suffixes = plain.EXPORTED_SUFFIXES if exported else ()
         words = [args.config, *args.rest]
@@ -474,13 +473,14 @@ def split_model(
 ) -> tuple[str | None, str, list[str]]:
     """Split positional arguments into config, checkpoint and images.
 
-    ``UsageError`` for a missing model or images.
-
     Args:
         words: ``CONFIG CHECKPOINT``, the name of shipped weights, or an exported file; then the
             images.
-        images: At least one image must follow the model; by default none may.
-        exported: Accepted suffixes of exported models; the config of these is ``None``.
+        images: Require at least one image after the model; by default, none may follow.
+        exported: Accepted suffixes of exported models, whose config is ``None``.
+
+    Raises:
+        UsageError: The model or the images are missing.
     """
     shipped = shipped_configs()
     first, *rest = words or ['']
@@ -507,7 +507,7 @@ def split_model(
 
 
 def print_file_of(folder: str) -> None:
-    """Say which file of a folder is taken as the checkpoint; of a file, nothing."""
+    """Print which file of a folder is taken as the checkpoint; print nothing for a file."""
     from cpvt_backbones.checkpoints import locate_checkpoint
 
     if Path(folder).is_dir():
@@ -517,7 +517,7 @@ def print_file_of(folder: str) -> None:
 def print_table(records: Sequence[Mapping[str, Any]]) -> None:
     """Print records as a table; fractions have four significant digits.
 
-    In a narrow terminal long words go on in the next line. In a file or pipe none is broken.
+    A narrow terminal wraps long words. Files and pipes do not.
     """
     from rich.console import Console
     from rich.table import Column, Table

@@ -1,5 +1,4 @@
-"""Convert a checkpoint of another package to this one's names, or on to timm's, mmseg's or
-mmpretrain's.
+"""Convert a checkpoint to the names of this package, timm, mmseg or mmpretrain.
 
     cpvt convert-checkpoint twins.pth pcpvt-small.pth \\
         --type PyramidCPVT --arch small
@@ -8,7 +7,7 @@ mmpretrain's.
     cpvt convert-checkpoint work_dirs/retinanet timm.safetensors \\
         --config CONFIG --to timm
 
-Nothing is written unless the whole trunk is there.
+Nothing is written if a part of the trunk is missing.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from cpvt.command_line import plain
 
 
 def backbone_arguments(args: argparse.Namespace) -> dict:
-    """``type`` and the arguments of the backbone that the command line describes."""
+    """Return type and arguments of the backbone that the command line describes."""
     from mmengine.config import Config
 
     if args.config:
@@ -43,9 +42,9 @@ def backbone_arguments(args: argparse.Namespace) -> dict:
 
 
 def convert_to(arguments: dict, content: dict, args: argparse.Namespace) -> tuple:
-    """The backbone of ``arguments``, the converted state dict and the report.
+    """Return the backbone of ``arguments``, the converted state dict and the report.
 
-    Without a config, the backbone has a final norm if the source has: mmseg's has none.
+    Without a config, the backbone has a final norm if the source has one; mmseg's has none.
     """
     import cpvt_backbones
     from cpvt_backbones import checkpoints
@@ -88,7 +87,7 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse files that are not there."""
+    """Refuse missing files."""
     cli.check_checkpoint(args.source)
     if args.config:
         cli.check_config(args.config)
@@ -99,25 +98,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('source', help=cli.CHECKPOINT)
     parser.add_argument('destination', help='.pth, .pt or .safetensors file to write')
     parser.add_argument(
-        '--to', choices=plain.TARGETS, default='cpvt', help='naming of the weights to write'
+        '--to', choices=plain.TARGETS, default='cpvt', help='package whose names are written'
     )
     backbone = parser.add_mutually_exclusive_group(required=True)
     backbone.add_argument(
         '--type', choices=plain.BACKBONES, help='backbone that the weights are for'
     )
-    backbone.add_argument('--config', help='config whose model.backbone the weights are for')
+    backbone.add_argument('--config', help='config with the backbone for the weights')
     parser.add_argument('--arch', default='small', help='size, with --type')
     options = 'arguments of the backbone: with_cls_token=False arch.depth=24 ...'
     parser.add_argument(
         '--options', nargs='+', action=cli.Overrides, metavar='KEY=VALUE', help=options
     )
     parser.add_argument(
-        '--prefix', help="take the keys under this prefix, as 'teacher.'; default: found"
+        '--prefix', help="load only keys with this prefix, such as 'teacher.'; default: found"
     )
     missing = "keys the source may lack: 'pos_block.*'"
     parser.add_argument('--allow-missing', nargs='+', default=[], metavar='PATTERN', help=missing)
-    grid = 'grid in tokens of the learned table of a column, if the source does not say it'
+    grid = "grid of a plain ViT's position embedding in tokens, if the source lacks it"
     parser.add_argument('--table-grid', nargs=2, type=int, metavar=('HEIGHT', 'WIDTH'), help=grid)
-    parser.add_argument('--ema', action='store_true', help='take the averaged weights')
+    parser.add_argument('--ema', action='store_true', help='convert the averaged weights')
     parser.checks.append(check)
     convert(parser.parse_args(argv))

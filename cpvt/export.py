@@ -6,8 +6,7 @@ The file is ONNX, a torch.export program or an AOTInductor package.
     cpvt export CONFIG CHECKPOINT --format aoti --out model.pt2
     cpvt export NAME --part backbone --out features.onnx
 
-Before it gets its name, the file is run at several sizes against the model itself; if they differ,
-nothing is written.
+The file is first compared with the model at several sizes; if they differ, nothing is written.
 """
 
 import argparse
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def show(comparisons: 'Iterable[Comparison]') -> 'list[Comparison]':
-    """Print each comparison when it is made; returns them all."""
+    """Print each comparison when it is made; return them all."""
     from rich.console import Console
 
     console, done = Console(soft_wrap=True), []
@@ -44,7 +43,7 @@ def show(comparisons: 'Iterable[Comparison]') -> 'list[Comparison]':
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this tool."""
+    """Make the parser of this tool."""
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser)
     parser.add_argument(
@@ -62,20 +61,19 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--normalised',
         action='store_true',
-        help='take normalised images, float32; without it uint8 pixels, BGR, which the file'
-        ' normalises itself',
+        help='take normalised float32 images; default: uint8 BGR pixels, which the file normalises',
     )
     parser.add_argument(
-        '--logits', action='store_true', help='of a segmentor: return logits instead of classes'
+        '--logits', action='store_true', help='for segmentors: return logits instead of classes'
     )
-    parser.add_argument('--opset', type=int, default=plain.OPSET, help='of ONNX: 18, 21 or 23')
+    parser.add_argument('--opset', type=int, default=plain.OPSET, help="ONNX's: 18, 21 or 23")
     parser.add_argument(
         '--portable',
         action='store_true',
         help="ONNX: no operator of onnxruntime's own, for runtimes other than it and OpenVINO;"
         ' slower in these',
     )
-    parser.add_argument('--device', default='cpu', help='for .pt2: where it is to run')
+    parser.add_argument('--device', default='cpu', help='for .pt2: device that runs the file')
     parser.add_argument(
         '--int8',
         action='store_true',
@@ -143,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _say_next(args: argparse.Namespace, task: str) -> None:
-    """Print how the file is used."""
+    """Print how to use the file."""
     if task == 'features':
         print(f'its outputs as arrays: ExportedModel({str(args.out)!r}).predict(images)')
         return
@@ -160,7 +158,7 @@ def _say_next(args: argparse.Namespace, task: str) -> None:
 
 
 def _check_suffix(args: argparse.Namespace) -> None:
-    """Refuse a wrong name of the file before the model is loaded."""
+    """Refuse a wrong file name before the model is loaded."""
     suffix = plain.EXPORTED_SUFFIXES[args.format != 'onnx']
     if args.out.suffix != suffix:
         raise cli.UsageError(
@@ -184,7 +182,7 @@ def _check_int8(args: argparse.Namespace) -> None:
 
 
 def _find_photos(args: argparse.Namespace) -> 'list[Path | np.ndarray]':
-    """The files of --verify-images."""
+    """Find the files of --verify-images."""
     from cpvt_backbones.inference import find_images
 
     if not args.verify_images:
@@ -205,7 +203,7 @@ def _find_photos(args: argparse.Namespace) -> 'list[Path | np.ndarray]':
 def _write_verified(
     args: argparse.Namespace, graph: 'ExportGraph', predictor: 'ToolboxPredictor'
 ) -> None:
-    """Write the file; it gets its name when it has been verified."""
+    """Write the file under its name after it was verified."""
     from cpvt_backbones.export import ExportedModel, export, finds_something, reference_of, verify
     from cpvt_backbones.images.finding import ImageError
     from cpvt_backbones.images.windows import open_image
@@ -218,7 +216,7 @@ def _write_verified(
         ]
     except ImageError as error:
         raise ImageError(f'--verify-images: {error.source}', error.reason) from None
-    # Of a file that is read by windows, all of it.
+    # The whole image if it is read by windows.
     photos = [image[: image.shape[0], : image.shape[1]] for image in opened]
     cases: Any = dict(
         sizes=args.verify_sizes,
@@ -243,7 +241,7 @@ def _write_verified(
         value_range=read_as.settings if read_as else None,
     )
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    # In a folder of its own: no file that someone has is replaced.
+    # In a new folder, so that no existing file is replaced.
     with TemporaryDirectory(prefix='.export-', dir=args.out.parent) as folder:
         unverified = Path(folder, args.out.name)
         export(
@@ -267,9 +265,7 @@ def _write_verified(
 def _write_int8(
     args: argparse.Namespace, original: 'ExportedModel', path: Path, images: 'Sequence[ImageInput]'
 ) -> None:
-    """Write the int8 copy of a verified file, which lies in a folder of its own, if both agree on
-    the images.
-    """
+    """Write the int8 copy of a verified file to the same folder if both agree on the images."""
     from rich.progress import track
 
     from cpvt_backbones.export import ExportedModel

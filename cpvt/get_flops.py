@@ -2,7 +2,7 @@
 
     cpvt get-flops CONFIG --shape 800x1344
     cpvt get-flops retinanet=CONFIG \\
-        column="dict(type='CPVT', arch='small')" \\
+        plain="dict(type='CPVT', arch='small')" \\
         --shape 224 512 800x1344 --memory --out work_dirs/flops.csv
 """
 
@@ -28,8 +28,10 @@ class DictCalls(ast.NodeTransformer):
 
 
 def parse_described(text: str) -> tuple[str, str | dict[str, Any]]:
-    """``[NAME=]CONFIG`` or ``[NAME=]dict(type=...)`` to the name, and the config file or the
-    backbone's arguments.
+    """Parse ``[NAME=]CONFIG`` or ``[NAME=]dict(type=...)``.
+
+    Returns:
+        The name, and the config file or the backbone's arguments.
     """
     start = text.partition('=')[0]
     name, described = (
@@ -46,7 +48,7 @@ def parse_described(text: str) -> tuple[str, str | dict[str, Any]]:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse config files that are not there."""
+    """Refuse missing config files."""
     for _, described in args.models:
         if isinstance(described, str):
             cli.check_config(described)
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         '--memory',
         action='store_true',
-        help='run each size for its peak memory; default: only count',
+        help='also run each size and measure its peak memory',
     )
     parser.add_argument(
         '--device', choices=('cpu', 'cuda'), help='for --memory; default: a GPU if there is one'
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.checks.append(check)
     args = parser.parse_args(argv)
     if len(args.shape) == 2 and all(text.isdecimal() for text in args.shape):
-        # One image size in the get_flops.py of the toolboxes.
+        # In the toolboxes' get_flops.py, two numbers are one size.
         height, width = args.shape
         parser.error(
             f'--shape: write {height}x{width} for one size, {height}x{height} {width}x{width}'

@@ -30,11 +30,11 @@ SHARDS = [
 ]
 SCALES = 'config|native|FACTOR|SIDE|HEIGHTxWIDTH'
 SHOWN_CLASSES = 10
-LEAST_SIDE = 16  # px; a smaller whole number is meant as a factor
+LEAST_SIDE = 16  # px; a smaller whole number must be a factor
 
 
 def parse_scale(text: str) -> tuple[int, int] | float | str:
-    """The argument ``scale`` of :class:`Inferencer` from a word, a factor or a size."""
+    """Parse a word, a factor or a size as ``scale`` of :class:`Inferencer`."""
     if text in ('native', 'config'):
         return text
     if re.fullmatch(r'\d*\.\d*[1-9]\d*|[1-9]\d*\.\d*', text):
@@ -48,12 +48,12 @@ def parse_scale(text: str) -> tuple[int, int] | float | str:
         size = cli.parse_size(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f'{SCALES} is expected, got {text!r}') from None
-    # The larger number is for the longer side, so that the order does not matter.
+    # The larger number applies to the longer side, so the order does not matter.
     return max(size), min(size)
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """``I/N``, or ``auto`` from torchrun, a Slurm array or Slurm's tasks, to (i, n)."""
+    """Parse ``I/N`` as (i, n); ``auto`` reads torchrun, a Slurm array or Slurm's tasks."""
     if text == 'auto':
         for index, count in SHARDS:
             if index in os.environ and count in os.environ:
@@ -76,7 +76,7 @@ def _shard_number(variable: str) -> int:
 
 
 def own_device(shard: tuple[int, int] | None, device: str | None) -> str | None:
-    """The GPU of a shard where it has a machine with others, unless a device is given."""
+    """Choose this shard's GPU on a machine with several shards, unless a device is given."""
     if shard is None or device is not None:
         return device
     import torch
@@ -87,7 +87,7 @@ def own_device(shard: tuple[int, int] | None, device: str | None) -> str | None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Make the parser of this command."""
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser, images=True, exported=True)
     parser.add_argument(
@@ -154,7 +154,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_folder(text: str) -> str:
-    """The path of a folder, which need not be there."""
+    """Parse the path of a folder, which need not exist."""
     if Path(text).exists() and not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f'{text!r} is a file, not a folder')
     return text
@@ -250,9 +250,9 @@ def _run(
     images: list[Path],
     unread: list[Path],
 ) -> None:
-    """Predict the images, or join what shards have written, and report.
+    """Predict the images, or merge the results of shards, and report.
 
-    ``unread`` are image files of kinds that are not read.
+    ``unread`` are image files of unsupported formats.
     """
     from cpvt_backbones.images.finding import about_unread
     from cpvt_backbones.inference import merge_shards
@@ -274,7 +274,7 @@ def _run(
 
 
 def _options(args: argparse.Namespace, config: str | None, checkpoint: str) -> dict[str, Any]:
-    """Arguments of :class:`Inferencer`, but for the predictor of an exported file."""
+    """Return the arguments of :class:`Inferencer`, except the predictor of an exported file."""
     options = dict(
         device=own_device(args.shard, args.device),
         dtype=args.dtype,
@@ -348,7 +348,7 @@ def _report(args: argparse.Namespace, summary: 'Summary') -> None:
 
 
 def _folder_of(args: argparse.Namespace) -> Path:
-    """Where the JSON files are."""
+    """Return the folder of the JSON files."""
     if not args.shard:
         return Path(args.out_dir)
     index, count = args.shard
@@ -356,7 +356,7 @@ def _folder_of(args: argparse.Namespace) -> Path:
 
 
 def _outcome(args: argparse.Namespace, summary: 'Summary') -> list[str]:
-    """The last lines: what was found, where it is, and the numbers of images."""
+    """Return the last lines: what was found, where it is, and the numbers of images."""
     folder, shard = _folder_of(args), ''
     if args.shard:
         index, count = args.shard
@@ -381,7 +381,7 @@ def _count(images: int) -> str:
 
 
 def _found(summary: 'Summary', score_thr: float) -> str:
-    """Numbers of the commonest classes: of boxes, or of a classifier's images."""
+    """Format the counts of the most frequent classes, of boxes or of classified images."""
     if not summary.classes:
         return ''
     named = [f'{name} ({count})' for name, count in summary.classes.items()]
@@ -394,7 +394,7 @@ def _found(summary: 'Summary', score_thr: float) -> str:
 
 
 def _folders(folder: Path) -> str:
-    """Where the pictures and class maps are. The last part of ``folder`` may be ``shard-*``."""
+    """List the folders of pictures and class maps; ``folder`` may end in ``shard-*``."""
     folders = [*folder.parent.glob(folder.name)] if folder.name == 'shard-*' else [folder]
     kinds = dict(pictures='vis', **{'class maps': 'pred'})
     found = [

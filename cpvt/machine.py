@@ -1,4 +1,4 @@
-"""What a machine or container may lack: a user's name, a home, a locale that names files."""
+"""Substitutes for what a container may lack: a user name, a home, a cache, a UTF-8 locale."""
 
 import atexit
 import getpass
@@ -9,10 +9,10 @@ import tempfile
 
 
 def prepare() -> None:
-    """Make up for what torch and the toolboxes need when they are imported.
+    """Provide what torch and the toolboxes need when they are imported.
 
     Raises:
-        OSError: The locale cannot name files.
+        OSError: The locale cannot represent file names.
     """
     check_encoding()
     name_user()
@@ -21,10 +21,10 @@ def prepare() -> None:
 
 
 def check_encoding() -> None:
-    """Refuse a locale in which names of files are ASCII.
+    """Raise ``OSError`` for a locale in which file names are ASCII.
 
-    Python takes UTF-8 in such a locale, unless the environment forbids it. Names of images and
-    classes would have to be read as bytes, and could not be written.
+    Python uses UTF-8 in such a locale unless the environment forbids it. Then names of images and
+    classes could not be written.
     """
     if sys.getfilesystemencoding() == 'ascii':
         raise OSError(
@@ -34,7 +34,7 @@ def check_encoding() -> None:
 
 
 def name_user() -> None:
-    """Name the user by the number if the system has no name, as with ``docker run --user``."""
+    """Use the number as the user's name if there is none, as with ``docker run --user``."""
     try:
         getpass.getuser()
     except (KeyError, OSError):  # before Python 3.13, from it on
@@ -42,7 +42,7 @@ def name_user() -> None:
 
 
 def find_home() -> None:
-    """Give the user a home until this process ends, if the system has none; with a warning."""
+    """If the user has no home, warn and provide one until this process ends."""
     if os.path.isabs(os.path.expanduser('~')):
         return
     os.environ['HOME'] = _temporary_folder()
@@ -50,10 +50,10 @@ def find_home() -> None:
 
 
 def find_cache() -> None:
-    """Give numba a folder until this process ends, if the user's cache cannot be written.
+    """If the user's cache is not writable, provide a folder for numba until this process ends.
 
-    The toolboxes import numba by imgaug, which fails without a cache. The folder is new each time,
-    because code is loaded from it.
+    The toolboxes import numba through imgaug, which fails without a cache. The folder is new each
+    time, because code is loaded from it.
     """
     cache = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
     if not os.environ.get('NUMBA_CACHE_DIR') and not _can_be_made(cache):
@@ -61,7 +61,7 @@ def find_cache() -> None:
 
 
 def _can_be_made(folder: str) -> bool:
-    """True if a folder can be written, or made."""
+    """``True`` if a folder can be written or created."""
     folder = os.path.abspath(folder)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
@@ -69,7 +69,7 @@ def _can_be_made(folder: str) -> bool:
 
 
 def _temporary_folder() -> str:
-    """A new folder that is deleted when this process ends, not when a worker of it does."""
+    """Create a folder that is deleted when this process ends, but not when a worker ends."""
     folder, owner = tempfile.mkdtemp(prefix='cpvt-'), os.getpid()
 
     def remove() -> None:

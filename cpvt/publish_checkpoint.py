@@ -1,12 +1,11 @@
-"""Write the weights of a training checkpoint for release: weights only, fp16 on request, hash in
-the name.
+"""Write the weights of a training checkpoint for release, with a hash in the file name.
 
     cpvt publish-checkpoint runs/epoch_12.pth retinanet.pth
     cpvt publish-checkpoint work_dirs/retinanet pcpvt-s.safetensors \\
         --backbone --half
 
-Optimizer, logs and random states stay behind. The name gets the first eight digits of the file's
-SHA-256.
+Optimizer, logs and random states are left out. The first eight digits of the file's SHA-256 are
+added to the name.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from cpvt import command_line as cli
 
 
 def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Path:
-    """Write the weights of ``source``; returns the path of the file."""
+    """Write the weights of ``source``; return the path of the file."""
     import torch
 
     from cpvt_backbones import __version__
@@ -46,8 +45,7 @@ def publish(source: str, destination: str, *, backbone: bool, half: bool) -> Pat
     if half:
         weights = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In a folder of its own until the hash is known: no file that someone has, perhaps the source,
-    # is replaced.
+    # In a new folder until the hash is known, so that no existing file is replaced.
     with TemporaryDirectory(prefix='.publish-', dir=path.parent) as folder:
         unnamed = Path(folder, path.name)
         meta = dict(published_by=f'cpvt_backbones {__version__}')
@@ -62,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('source', help=cli.CHECKPOINT)
     parser.add_argument('destination', help='.pth, .pt or .safetensors file')
     parser.add_argument(
-        '--backbone', action='store_true', help='the backbone alone, without its prefix'
+        '--backbone', action='store_true', help='only the backbone, without its prefix'
     )
     parser.add_argument('--half', action='store_true', help='in fp16')
     parser.checks.append(lambda args: cli.check_checkpoint(args.source))

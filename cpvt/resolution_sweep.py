@@ -3,8 +3,8 @@
     cpvt resolution-sweep --models pyramid=CONFIG:CHECKPOINT NAME \\
         --sizes 0.5 1 2 --out work_dirs/sweep/camvid.csv
 
-Rows that the CSV already holds are not evaluated again. --write stores the range of sizes at which
-each model is good beside its checkpoint, where cpvt infer and cpvt export find it.
+Rows that are already in the CSV are not evaluated again. --write stores each model's range of good
+sizes beside its checkpoint, where cpvt infer and cpvt export find it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse files that are not there."""
+    """Refuse missing files."""
     for _, config, checkpoint in args.models:
         cli.check_config(config)
         cli.check_checkpoint(checkpoint)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         nargs='+',
         default=['0.5', '0.75', '1', '1.5', '2'],
         metavar='FACTOR|SIDEpx',
-        help="factors of the config's test scale, or shorter sides, as 640px",
+        help="factors of the config's test scale, or shorter sides such as 640px",
     )
     parser.add_argument(
         '--limit', type=cli.positive, metavar='N', help='test on N images, evenly spaced'

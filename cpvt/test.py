@@ -22,18 +22,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
     cli.add_model_arguments(parser)
     parser.add_argument(
-        '--out', help='file (.pkl) for the predictions; of a segmentor: folder for class maps (PNG)'
+        '--out', help='file (.pkl) for predictions; for segmentors, folder for class maps (PNG)'
     )
     parser.add_argument('--show-dir', help='folder for pictures of the predictions')
     parser.add_argument(
         '--worst',
         metavar='FILE.jpg',
-        help='picture of the 20 images with the lowest scores: labels left, predictions right',
+        help='draw the 20 images with the lowest scores: labels left, predictions right',
     )
     parser.add_argument(
         '--tta',
         action='store_true',
-        help="test-time augmentation, as the config's tta_pipeline says",
+        help="test-time augmentation by the config's tta_pipeline",
     )
     cli.add_run_arguments(parser)
     parser.checks.append(check)

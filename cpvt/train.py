@@ -1,4 +1,4 @@
-"""Train the detector, segmentor or classifier of a config; its default_scope names the toolbox.
+"""Train the detector, segmentor or classifier of a config.
 
 python demo/digit_scenes.py    # the data of the next line
 cpvt train configs/demo/retinanet_multiscale-cpvt_digits.py
@@ -15,14 +15,14 @@ from cpvt.command_line import plain
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse files that are not there."""
+    """Refuse missing files."""
     cli.check_config(args.config)
     if args.resume not in (None, 'auto'):
         cli.check_checkpoint(args.resume, '--resume')
 
 
 def next_commands(args: argparse.Namespace, work_dir: str) -> list[str]:
-    """The commands that test the model of a training, and predict with it."""
+    """Return the commands that test a trained model and predict with it."""
     model = [os.fspath(args.config), os.path.normpath(work_dir)]
     options = [f'{key}={value}' for key, value in (args.cfg_options or {}).items()]
     options = ['--cfg-options', *options] if options else []
@@ -45,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         '--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU'
     )
     parser.add_argument(
-        '--amp-dtype', choices=plain.AMP_DTYPES, help='mixed precision in this type'
+        '--amp-dtype', choices=plain.AMP_DTYPES, help='use mixed precision of this type'
     )
     parser.add_argument(
         '--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size'
     )
     parser.add_argument(
-        '--no-progress', action='store_true', help='no bar with the time left below the log'
+        '--no-progress', action='store_true', help='show no progress bar below the log'
     )
     cli.add_run_arguments(parser)
     parser.checks.append(check)

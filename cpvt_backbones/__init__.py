@@ -1,9 +1,9 @@
-"""Vision transformer backbones that take any image size, for mmdet, mmsegmentation and mmpretrain.
+"""Vision transformer backbones for images of any size in mmdet, mmsegmentation and mmpretrain.
 
 Importing the package registers its backbones in ``mmengine.registry.MODELS``, its hooks, optimizer
 constructor, FSDP strategy and ``LoadRange`` in mmengine's other registries, and its configs under
-``cpvt_backbones::``. It imports torch, mmengine and OpenCV, and no toolbox. :mod:`.patches` lists
-what it changes in other packages.
+``cpvt_backbones::``. It imports torch, mmengine and OpenCV, but no toolbox. :mod:`.patches` lists
+its changes to other packages.
 """
 
 from . import heads, patches  # noqa: F401  (`heads` registers a hook)

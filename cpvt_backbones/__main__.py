@@ -1,6 +1,4 @@
-"""Versions, operators, device and shipped weights, as an issue report needs them: ``python -m
-cpvt_backbones``.
-"""
+"""Versions, operators, device and weights for issue reports: ``python -m cpvt_backbones``."""
 
 import contextlib
 import io
@@ -28,12 +26,12 @@ PACKAGES = (
 
 
 def found(module: str, describe: Callable[[Any], str] = lambda module: module.__version__) -> str:
-    """What ``describe`` says of a module, or why it does not import."""
+    """Return what ``describe`` says of a module, or why it cannot be imported."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter('ignore')
             return describe(import_module(module))
-    except Exception as error:  # a broken package is what such a report is about
+    except Exception as error:  # reports are often about broken packages
         return f'none: {error}'
 
 

@@ -1,4 +1,4 @@
-"""Checks of arguments. Every error names the argument, the value it got and what is accepted."""
+"""Checks of arguments; errors name the argument, its value and what is accepted."""
 
 import functools
 import inspect
@@ -36,7 +36,7 @@ def is_sequence(value: Any) -> bool:
 
 
 def check_choice(choices: Collection[Any], **values: Any) -> None:
-    """Check that each value is one of ``choices``, which are strings or ``None``."""
+    """Raise ``ValueError`` unless each value is one of ``choices`` (strings or ``None``)."""
     for name, value in values.items():
         if not isinstance(value, (str, type(None))) or value not in choices:
             raise InputError(
@@ -47,7 +47,7 @@ def check_choice(choices: Collection[Any], **values: Any) -> None:
 
 
 def check_int(*, minimum: int = 1, maximum: float = math.inf, **values: Any) -> None:
-    """Check that each value is an integer in [``minimum``, ``maximum``]."""
+    """Raise ``ValueError`` unless each value is an integer in [``minimum``, ``maximum``]."""
     accepted = f'>= {minimum}' if maximum == math.inf else f'in [{minimum}, {maximum}]'
     check(f'an integer {accepted}', lambda v: is_int(v) and minimum <= v <= maximum, **values)
 
@@ -64,7 +64,7 @@ check_fraction = functools.partial(
 
 
 def check_device(device: str) -> None:
-    """Check that torch knows a device by this name."""
+    """Raise ``ValueError`` unless torch knows a device of this name."""
     try:
         torch.device(device)
     except RuntimeError as error:  # its message lists 20 types of devices
@@ -73,7 +73,7 @@ def check_device(device: str) -> None:
 
 
 def check_gpu(device: str) -> None:
-    """Check that a CUDA device is there."""
+    """Raise ``ValueError`` unless a CUDA device exists."""
     wanted = torch.device(device)
     if wanted.type != 'cuda':
         return
@@ -88,7 +88,7 @@ def check_gpu(device: str) -> None:
 
 
 def check_positive(*, above: float = 0, **values: Any) -> None:
-    """Check that each value is a finite number > ``above``."""
+    """Raise ``ValueError`` unless each value is a finite number > ``above``."""
     check(f'a finite number > {above}', lambda v: is_number(v) and v > above, **values)
 
 
@@ -96,7 +96,7 @@ OF_BASES = {
     'pretrained': '; write model = dict(pretrained=None, ...), because model.pretrained of the base'
     ' config is for its own backbone, and the weights of this one are named by init_cfg='
 }
-"""Advice on arguments that a base config gives to every backbone, such as mmseg's with ResNet."""
+"""Advice on arguments that a base config, such as mmseg's with ResNet, gives to its backbone."""
 
 
 def check_keywords(
@@ -107,17 +107,17 @@ def check_keywords(
     positional: Any = (),
     advice_on: Mapping[str, str] | None = None,
 ) -> None:
-    """Check that a function takes keywords of these names.
+    """Check that a function has arguments of these names.
 
     Args:
         called: The function as a user wrote it, such as ``"position=dict(type='PEG')"``.
         function: Function or class.
         given: Names of the keywords.
-        positional: Names of arguments that are not the user's to give.
-        advice_on: What to write instead of a keyword, by its name.
+        positional: Names of arguments that users do not pass.
+        advice_on: Advice by name of a keyword.
 
     Raises:
-        TypeError: It has no such argument; the message names a similar one, or all.
+        TypeError: There is no such argument; the message has a similar one, or all.
     """
     parameters = inspect.signature(function).parameters
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
@@ -139,10 +139,10 @@ def check_by_keyword(cls: type, values: Sequence[Any], suggested: str) -> None:
     Args:
         cls: The class; a subclass may take positional arguments.
         values: The positional arguments.
-        suggested: Keyword that the message gives to the first one.
+        suggested: Keyword that the message suggests for the first one.
 
     Raises:
-        TypeError: There are some.
+        TypeError: There are positional arguments.
     """
     kinds = {one.kind for one in inspect.signature(cls).parameters.values()}
     if values and kinds <= {inspect.Parameter.KEYWORD_ONLY}:
@@ -151,7 +151,7 @@ def check_by_keyword(cls: type, values: Sequence[Any], suggested: str) -> None:
 
 
 def check_path(**values: Any) -> None:
-    """Check that each value is a path: text, or an ``os.PathLike``."""
+    """Raise ``TypeError`` unless each value is a path: text, or an ``os.PathLike``."""
     for name, value in values.items():
         if not isinstance(value, (str, os.PathLike)):
             raise InputTypeError(
@@ -160,7 +160,11 @@ def check_path(**values: Any) -> None:
 
 
 def list_of_dicts(name: str, value: Any) -> list[Mapping[str, Any]]:
-    """Turn ``None``, a dict with a type, or a list of such dicts into a list."""
+    """Convert ``None``, a dict with a type, or a list of such dicts to a list.
+
+    Raises:
+        ValueError: The value is none of these; the message begins with ``name``.
+    """
     entries = value
     if value is None:
         entries = []

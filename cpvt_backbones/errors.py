@@ -1,15 +1,15 @@
-"""Errors that a user can mend: a wrong argument, file or value. Anything else is a bug."""
+"""Errors that a user can fix: a wrong argument, file or value; anything else is a bug."""
 
 
 class InputError(ValueError):
-    """A value or file that is not accepted.
+    """Raised for a value or file that is not accepted.
 
-    The message names the argument or file, the value it got and what is accepted. Command lines
-    print it without a traceback.
+    The message has the argument or file, its value and what is accepted. Commands print it without
+    a traceback.
 
     Args:
         message: The message; with an ``argument``, it begins with its name.
-        argument: The Python argument that is wrong. A command line prints its option instead.
+        argument: Name of the wrong Python argument. Commands print the option instead.
     """
 
     def __init__(self, message: str, *, argument: str | None = None) -> None:
@@ -18,4 +18,4 @@ class InputError(ValueError):
 
 
 class InputTypeError(InputError, TypeError):
-    """An argument that does not exist, is missing, or has another type than is accepted."""
+    """Raised for an argument that does not exist, is missing, or has a wrong type."""

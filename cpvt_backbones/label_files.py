@@ -1,8 +1,8 @@
-"""Names of the classes that label files number, stored beside these files.
+"""Class names stored beside label files, which contain only numbers.
 
-A label of a list or of a class map is a number. ``classes.json`` in the same folder has the names,
-in the order of the numbers, and the digests of the lists. A training compares its own classes with
-them, so that a list of one config and the names of another are not trained together.
+Labels in lists and class maps are numbers. ``classes.json`` in the same folder has the names, in
+the order of the numbers, and digests of the lists. A training compares its own classes with them,
+so that labels of one config are not trained with the names of another.
 """
 
 import hashlib
@@ -28,17 +28,17 @@ def describe_labels(classes: Sequence[str], lists: Iterable[Path] = ()) -> dict[
 
 
 def read_classes(labels: Path) -> list[str] | None:
-    """Return the names of the classes that a list, or a folder of class maps, numbers.
+    """Return the class names of a list, or of a folder of class maps.
 
     Args:
         labels: The list or the folder.
 
     Returns:
-        The names; ``None`` if no ``classes.json`` is there, as for labels of other programs.
+        The names; ``None`` without ``classes.json``, as for labels of other programs.
 
     Raises:
-        InputError: The list is not the one that was written with its ``classes.json``, or that file
-            is damaged.
+        InputError: The list has changed since its ``classes.json`` was written, or that file is
+            damaged.
     """
     file = labels / CLASSES if labels.is_dir() else labels.with_name(CLASSES)
     if not file.is_file():

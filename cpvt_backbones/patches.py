@@ -1,8 +1,7 @@
-"""Every contact of this package with the insides of another one.
+"""All uses and changes of other packages' internals.
 
-:data:`CONTACTS` lists them: what is changed, and which names without documentation are used.
-:func:`apply` makes the changes when the package is imported. Everything else uses interfaces that
-the other packages document.
+:data:`CONTACTS` lists what is changed, and which undocumented names are used. :func:`apply` makes
+the changes when the package is imported. All other code uses documented interfaces.
 """
 
 import importlib.util
@@ -33,15 +32,15 @@ from .weights import repository_file
 
 
 class Contact(NamedTuple):
-    """Insides of another package that this one changes or uses.
+    """Internals of another package that this one changes or uses.
 
     Attributes:
         package: The other package.
-        changed: What is changed for the whole process; empty if nothing is.
-        used: Names that it does not document.
+        changed: What is changed for the whole process; empty for no change.
+        used: Undocumented names that are used.
         why: What they are needed for.
         without: What breaks without them.
-        until: The version or event that makes the contact unnecessary.
+        until: Version or event that makes the contact unnecessary.
     """
 
     package: str
@@ -173,14 +172,14 @@ CONTACTS = (
         'timm.models exports it',
     ),
 )
-"""All contacts. A test finds names without documentation in the code, and counts them."""
+"""All contacts; a test finds undocumented names in the code and counts them."""
 
 OPERATORS_VARIABLE = 'CPVT_MMCV_OPERATORS'
 _OPERATORS = Path(__file__).with_name('engine') / 'mmcv_operators.py'
 
 
 def apply() -> None:
-    """Make all the changes; ``import cpvt_backbones`` calls it once."""
+    """Make all changes; ``import cpvt_backbones`` calls this function once."""
     provide_operators()
     replace_loader()
     refuse_random_parts()
@@ -192,19 +191,18 @@ def apply() -> None:
 
 
 class OperatorFinder(MetaPathFinder):
-    """Finds ``mmcv._ext`` in ``engine/mmcv_operators.py``.
+    """Import finder that provides ``engine/mmcv_operators.py`` as ``mmcv._ext``.
 
-    It is asked only where mmcv has no compiled one, and imports neither mmcv nor torchvision before
-    that.
+    Python asks it only if mmcv has no compiled module. It imports neither mmcv nor torchvision
+    before that.
     """
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """A spec of ``mmcv._ext``, unless the environment variable refuses it."""
+        """Return a spec for ``mmcv._ext``, unless the environment variable forbids it."""
         if fullname != 'mmcv._ext':
             return None
         if os.environ.get(OPERATORS_VARIABLE) == 'compiled':
-            # Not an exception: mmengine asks for this module to learn whether the operators are
-            # there.
+            # No exception, because mmengine looks for this module to find out if operators exist.
             warnings.warn(
                 f'{OPERATORS_VARIABLE}=compiled, and mmcv has no compiled operators',
                 RuntimeWarning,
@@ -218,7 +216,7 @@ def provide_operators() -> None:
     """Append an :class:`OperatorFinder` to ``sys.meta_path``.
 
     Raises:
-        ValueError: The environment's ``CPVT_MMCV_OPERATORS`` is neither 'auto' nor 'compiled'.
+        ValueError: ``CPVT_MMCV_OPERATORS`` in the environment is neither 'auto' nor 'compiled'.
     """
     choice = os.environ.get(OPERATORS_VARIABLE, 'auto')
     if choice not in ('auto', 'compiled'):
@@ -236,15 +234,14 @@ def provide_operators() -> None:
 
 
 def replace_loader() -> None:
-    """Let mmengine open checkpoints by :func:`load_from_cpvt_backbones`, which runs nothing."""
+    """Make mmengine open checkpoints by :func:`load_from_cpvt_backbones`, which runs nothing."""
     CheckpointLoader.register_scheme(SCHEMES, load_from_cpvt_backbones, force=True)
 
 
 def refuse_random_parts() -> None:
-    """Let mmengine load whole models by :func:`load_state_dict_whole`.
+    """Make mmengine load whole models by :func:`load_state_dict_whole`.
 
-    mmengine's loader calls the function by its name in its module, and so do the toolboxes'
-    inferencers through it.
+    mmengine's loader looks the function up in its module, also for the toolboxes' inferencers.
     """
     load = mmengine_checkpoint.load_state_dict
     if not isinstance(load, partial):  # not called before
@@ -252,11 +249,11 @@ def refuse_random_parts() -> None:
 
 
 def find_own_configs() -> None:
-    """Let ``_base_ = 'cpvt_backbones::NAME'`` name a file in ``configs/``.
+    """Make ``_base_ = 'cpvt_backbones::NAME'`` refer to a file in ``configs/``.
 
-    An entry of ``MODULE2PACKAGE`` would find the files of an installed package, and give their
-    dicts ``_scope_='cpvt_backbones'``. This gives none: their types are those of the config's
-    ``default_scope``. ``'mmdet::NAME'`` is the file that mmengine finds, without its metafiles.
+    With an entry in ``MODULE2PACKAGE``, mmengine would find only installed files and give their
+    dicts ``_scope_='cpvt_backbones'``. Without a scope, types resolve in the config's
+    ``default_scope``. ``'mmdet::NAME'`` stays the file that mmengine finds, without its metafiles.
     """
     get_path = Config._get_cfg_path
     if get_path.__module__ == __name__:  # called before
@@ -273,7 +270,7 @@ def find_own_configs() -> None:
 
 
 def _toolbox_file(scope: str, name: str) -> Path | None:
-    """A config of a toolbox, if it is there."""
+    """Return a config of a toolbox if it exists."""
     spec = importlib.util.find_spec(scope)
     for folder in (spec and spec.submodule_search_locations) or ():
         file = Path(folder, '.mim', 'configs', name)
@@ -289,14 +286,13 @@ class _WithoutMultimodal(SourceFileLoader):
 
 
 class MultimodalFinder(MetaPathFinder):
-    """Finds ``mmpretrain.utils.dependency``, with a loader that says that nothing is there for
-    multimodal models.
+    """Import finder whose ``mmpretrain.utils.dependency`` reports no multimodal packages.
 
-    mmpretrain then registers placeholders for them, as without transformers.
+    mmpretrain then registers placeholders for multimodal models, as without transformers.
     """
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """A spec of that module, or ``None`` for all others."""
+        """Return a spec for that module, and ``None`` for others."""
         if fullname != 'mmpretrain.utils.dependency':
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -321,23 +317,23 @@ def leave_out_multimodal() -> None:
 
 
 def find_mmseg(packages: dict[str, str]) -> None:
-    """Let mmengine find ``mmseg::`` by the module where the original is not installed.
+    """Make mmengine find ``mmseg::`` by the module if the original package is not installed.
 
     The maintained fork is the distribution onedl-mmsegmentation.
 
     Args:
-        packages: mmengine's ``MODULE2PACKAGE``, the distribution of each module; changed in place.
+        packages: mmengine's ``MODULE2PACKAGE``, distributions by module; changed in place.
     """
     if not is_installed('mmsegmentation') and importlib.util.find_spec('mmseg') is not None:
         packages['mmseg'] = 'mmseg'
 
 
-# The loader in C is ten times as fast, and mmdet has 90 metafiles.
+# The C loader is ten times as fast, and mmdet has 90 metafiles.
 _SafeLoader: Any = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 
 
 class _DataLoader(_SafeLoader):
-    """YAML's plain data, and tuples, which mmengine writes with a tag of Python."""
+    """YAML loader for plain data, and for tuples, which mmengine writes with a Python tag."""
 
     def construct_tuple(self, node: yaml.SequenceNode) -> tuple[Any, ...]:
         return tuple(self.construct_sequence(node, deep=True))
@@ -347,20 +343,20 @@ _DataLoader.add_constructor('tag:yaml.org,2002:python/tuple', _DataLoader.constr
 
 
 class DataYamlHandler(YamlHandler):
-    """mmengine's handler of YAML, without tags of Python such as ``!!python/object/apply``."""
+    """mmengine's YAML handler without Python tags such as ``!!python/object/apply``."""
 
     def load_from_fileobj(self, file: Any, **options: Any) -> Any:
-        """Plain data and tuples; raises ``yaml.YAMLError`` for other tags."""
+        """Read plain data and tuples; raise ``yaml.YAMLError`` for other tags."""
         return super().load_from_fileobj(file, **{'Loader': _DataLoader, **options})
 
 
 def read_yaml_as_data() -> None:
-    """Let mmengine read YAML files, configs among them, by :class:`DataYamlHandler`."""
+    """Make mmengine read YAML files, including configs, by :class:`DataYamlHandler`."""
     register_handler(['yaml', 'yml'])(DataYamlHandler)
 
 
 def silence_tiff_headers() -> None:
-    """Drop an error that Pillow logs for each TIFF of more than six bands."""
+    """Drop an error that Pillow logs for each TIFF with more than six bands."""
     logging.getLogger('PIL.TiffImagePlugin').addFilter(_is_no_header)
 
 

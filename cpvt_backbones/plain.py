@@ -1,7 +1,7 @@
 """Choices and defaults of the package, and advice on misspelt names, without torch.
 
-``cpvt`` runs this file before it imports the package, which takes seconds. It imports nothing but
-the standard library.
+``cpvt`` runs this file before it imports the package, which takes seconds. So this file imports
+only the standard library.
 """
 
 import difflib
@@ -32,13 +32,13 @@ def most_similar(
 
     Args:
         value: The misspelt name.
-        accepted: Names; values that are no text are passed over.
-        count: Number of names at most.
-        cutoff: Least similarity, 0 to 1. If no name reaches it, names that contain a value of four
-            characters or more count.
+        accepted: Accepted names; values that are not text are ignored.
+        count: Maximum number of names.
+        cutoff: Minimum similarity, 0 to 1. If no name reaches it, names that contain the value
+            count as similar, if it has at least four characters.
 
     Returns:
-        The names; upper and lower case do not matter.
+        The names; case does not matter.
     """
     names = {name.lower(): name for name in accepted if isinstance(name, str)}
     text = str(value).lower()
@@ -51,7 +51,7 @@ def most_similar(
 def did_you_mean(
     value: Any, accepted: Iterable[Any], *, count: int = 1, cutoff: float = 0.65
 ) -> str:
-    """``'; did you mean ...?'`` for a value similar to an accepted one, else ``''``.
+    """Return ``'; did you mean ...?'`` for a value similar to an accepted one, else ``''``.
 
     The arguments are those of :func:`most_similar`.
     """

@@ -1,5 +1,4 @@
-"""Run a script of another project after importing this package: ``python -m cpvt_backbones.run
-FILE ...``.
+"""Run another project's script after importing this package: ``python -m cpvt_backbones.run FILE``.
 
 mmdet's ``tools/test.py`` and others import mmdet before they read a config that names this package.
 """
@@ -10,16 +9,16 @@ from pathlib import Path
 
 
 def run_script(arguments: Sequence[str]) -> None:
-    """Run a Python file as ``python FILE ...`` does, in this process.
+    """Run a Python file like ``python FILE ...``, in this process.
 
-    The main module stays the one that calls this function. So a worker that is spawned imports this
-    package before it unpickles anything of a toolbox.
+    The main module does not change. So a spawned worker imports this package before it unpickles
+    objects of a toolbox.
 
     Args:
-        arguments: The file, and the arguments that it finds in ``sys.argv``.
+        arguments: The file, and its arguments for ``sys.argv``.
 
     Raises:
-        SystemExit: No file is named, or there is none of that name; or the script ends so.
+        SystemExit: The file is missing, or the script raises it.
     """
     if not arguments:
         raise SystemExit('error: name a script and its arguments')

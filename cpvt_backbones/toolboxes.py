@@ -1,4 +1,4 @@
-"""Differences between mmdet, mmsegmentation and mmpretrain, and the reading of a config.
+"""Differences between mmdet, mmsegmentation and mmpretrain, and reading of configs.
 
 Training, prediction and analysis share this module.
 """
@@ -22,11 +22,11 @@ from cpvt_backbones.errors import InputError, InputTypeError
 from cpvt_backbones.plain import did_you_mean
 
 ConfigInput: TypeAlias = Config | str | os.PathLike[str]
-"""A config: the path of its file, or what :func:`read_config` returns."""
+"""A config: the path of its file, or the result of :func:`read_config`."""
 
 
 class Toolbox(NamedTuple):
-    """Differences of a toolbox from the others."""
+    """Properties in which the toolboxes differ."""
 
     package: str  # import name and registry scope
     extra: str  # extra of this package that installs it
@@ -97,8 +97,8 @@ def _arguments(runner: type) -> set[str]:
     return {*inspect.signature(runner).parameters} - {'cfg'}
 
 
-# What mmengine's runners take, what they and mmengine's Config read beside it, and what
-# tools/test.py --tta reads.
+# Arguments of mmengine's runners, and further keys that these, mmengine's Config and
+# tools/test.py --tta read.
 READ_KEYS = frozenset(_arguments(Runner) | _arguments(FlexibleRunner) | {*_READ_FROM_CFG})
 
 
@@ -113,8 +113,8 @@ def read_config(
 
     Args:
         path: The config file.
-        cfg_options: Values to override, by dotted name, as ``{'train_cfg.max_epochs': 5}``.
-        work_dir: Folder of logs and checkpoints; ``None`` for the config's own, else
+        cfg_options: Values to override, by dotted name, such as ``{'train_cfg.max_epochs': 5}``.
+        work_dir: Folder of logs and checkpoints. ``None`` takes the config's own or else
             ``work_dirs/<name of the config>``.
         launcher: mmengine's launcher: ``'none'``, ``'pytorch'``, ``'slurm'`` or ``'mpi'``.
 
@@ -123,8 +123,8 @@ def read_config(
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ImportError: The toolbox is not installed, or does not import.
-        ValueError: The file is not a valid config, its ``default_scope`` is no toolbox, or an
+        ImportError: The toolbox is not installed, or its import fails.
+        ValueError: The file is not a valid config, its ``default_scope`` is not a toolbox, or an
             option has no effect.
 
     Examples:
@@ -162,7 +162,11 @@ def read_config(
 
 
 def resolve_config(cfg: ConfigInput) -> Config:
-    """Return a config as it is, or read its file by :func:`read_config`."""
+    """Return a config unchanged, or read its file by :func:`read_config`.
+
+    Raises:
+        TypeError: The value is neither a config nor a path.
+    """
     if isinstance(cfg, (str, os.PathLike)):
         return read_config(cfg)
     if not isinstance(cfg, Config):
@@ -172,7 +176,7 @@ def resolve_config(cfg: ConfigInput) -> Config:
 
 
 def find_toolbox(cfg: Config) -> Toolbox:
-    """Import the toolbox of a config's ``default_scope``; raises as :func:`read_config` does."""
+    """Import the toolbox of a config's ``default_scope``; :func:`read_config` lists the errors."""
     scope = cfg.get('default_scope')
     if scope not in TOOLBOXES:
         found = 'is missing from the config' if scope is None else f'is {scope!r}'
@@ -200,13 +204,13 @@ def check_model(cfg: Config) -> None:
 
 
 def check_options(options: Collection[str]) -> None:
-    """Refuse options, dotted names, that no runner reads: they would have no effect.
+    """Refuse options (dotted names) that no runner reads, because they would have no effect.
 
-    The top of a config also holds variables of its file. Their values were copied when the file was
-    read, so a later change reaches none of the copies.
+    The top level of a config also holds variables of its file. Their values were copied when the
+    file was read, so a later change does not affect the copies.
 
     Raises:
-        ValueError: The first part of an option is no setting of a runner, or is ``launcher``.
+        ValueError: The first part of an option is not a setting of a runner, or is ``launcher``.
     """
     for option in options:
         name = option.partition('.')[0]
@@ -222,7 +226,7 @@ def check_options(options: Collection[str]) -> None:
 
 
 def dicts_of(node: Any) -> Iterator[dict[str, Any]]:
-    """All dicts of a config, outer ones first."""
+    """Yield all dicts of a config, outer ones first."""
     node = getattr(node, '_cfg_dict', node)
     children: Any = node if isinstance(node, (list, tuple)) else ()
     if isinstance(node, dict):
@@ -233,9 +237,9 @@ def dicts_of(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def config_classes(cfg: Config) -> list[str] | None:
-    """Class names that the test data set of a config is given; ``None`` if it is given none.
+    """Return the class names that a config gives its test data set; ``None`` without names.
 
-    The names that the data set's own type has by default are not a statement about the model.
+    Default names of the data set's type do not count, because they do not describe the model.
     """
     dataset = (cfg.get('test_dataloader') or {}).get('dataset') or {}
     while dataset.get('dataset') and not dataset.get('metainfo'):  # RepeatDataset and the like
@@ -248,7 +252,7 @@ def config_classes(cfg: Config) -> list[str] | None:
 
 
 def dataset_metainfo(cfg: Config) -> Mapping[str, Any]:
-    """Classes and palette that the type of the test data set has by default."""
+    """Return the default classes and palette of the test data set's type."""
     registry = import_module(f'{find_toolbox(cfg).package}.registry').DATASETS
     kind = registry.get(cfg.test_dataloader.dataset.type)
     metainfo: Mapping[str, Any] = getattr(kind, 'METAINFO', {})
@@ -256,10 +260,11 @@ def dataset_metainfo(cfg: Config) -> Mapping[str, Any]:
 
 
 def published_classes(checkpoint: str) -> list[str] | None:
-    """Class of each row of a published model's last layer, whose file may not name them.
+    """Return the class of each row in a published model's last layer.
 
     Args:
-        checkpoint: Name of the model, or its cached file. ``None`` is the answer for others.
+        checkpoint: Name of the model, or its cached file, which may not contain names. The result
+            is ``None`` for other checkpoints.
     """
     published = published_of(checkpoint)
     if published is None:
@@ -274,12 +279,12 @@ def published_classes(checkpoint: str) -> list[str] | None:
 
 
 def check_neck(model: nn.Module, settings: Any = None) -> None:
-    """Compare the channels that the neck takes, or heads without one, with the backbone's maps.
+    """Compare the input channels of the neck, or of heads without a neck, with the backbone's maps.
 
     Args:
-        model: The whole model. One with a backbone that does not say its channels passes.
-        settings: The config of the model, for a neck that does not keep its ``in_channels``, and
-            for heads.
+        model: The whole model. It passes if its backbone has no ``out_channels``.
+        settings: The config of the model, for heads, and for necks that do not keep their
+            ``in_channels``.
 
     Raises:
         ValueError: They differ; the message has both.
@@ -312,7 +317,7 @@ def check_neck(model: nn.Module, settings: Any = None) -> None:
 
 
 def _check_head(name: str, head: Any, given: list[int]) -> None:
-    """Compare a head of mmseg, or one of mmdet that takes all maps, with the backbone's maps."""
+    """Compare a head of mmseg, or of mmdet if it takes all maps, with the backbone's maps."""
     taken = head.get('in_channels') if isinstance(head, dict) else None
     if isinstance(taken, Sequence):
         indices = head.get('in_index') or range(len(given))
@@ -333,8 +338,6 @@ def _channels_error(part: str, wanted: Any, taken: Any) -> str:
 
 
 def step_name(step: dict[str, Any]) -> str:
-    """Name of a step without its scope: ``Resize`` for 'mmcv.Resize', 'torchvision/Resize' and the
-    class itself.
-    """
+    """Return the name of a step without its scope: ``'Resize'`` for ``'mmcv.Resize'``."""
     kind = step['type']
     return kind.__name__ if isinstance(kind, type) else re.split(r'[./]', str(kind))[-1]

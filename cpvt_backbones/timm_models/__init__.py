@@ -1,4 +1,4 @@
-"""The backbones as models of timm. Importing this module registers them.
+"""The backbones as timm models; importing this module registers them.
 
 Examples:
     >>> import timm
