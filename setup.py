@@ -22,11 +22,12 @@ MMCV = ['torchvision', 'onedl-mmcv==2.3.6']
 EXTRAS = {
     'det': [*MMCV, 'onedl-mmdetection==3.5.1'],
     'seg': [*MMCV, 'onedl-mmsegmentation==1.4.2'],
+    # timm provides the teachers of the distillation recipes.
     'cls': [
         *MMCV,
         'onedl-mmpretrain==1.3.6',
         'timm>=1.0.3',
-    ],  # timm: the teachers of the distillation recipes
+    ],
     'infer': ['shapely>=2', 'rich', 'pycocotools'],
     'large': ['rasterio>=1.3'],  # images read by windows
     'analysis': ['matplotlib', 'rich'],
@@ -36,10 +37,11 @@ EXTRAS = {
 EXTRAS['all'] = sorted({need for needs in EXTRAS.values() for need in needs})
 # demo/app.py, of a clone; scikit-image and scikit-learn have the photographs of its examples.
 EXTRAS['app'] = [*EXTRAS['all'], 'gradio>=6', 'scikit-image', 'scikit-learn']
+# For `make test-app`, which uses the system's browser.
 EXTRAS['browser'] = [
     'playwright',
     'axe-playwright-python',
-]  # make test-app; its browser is the system's
+]
 # make docs. The last mkdocstrings for Python 3.10 lacks the argument `md` that Highlight of newer
 # pymdown-extensions requires.
 EXTRAS['docs'] = [

@@ -28,9 +28,8 @@ class BenchmarkCase:
     ``ValueError`` for an unknown model or value, or a fused one to train.
     """
 
-    models: tuple[
-        str, ...
-    ]  # names in MODELS, with a suffix of ROUTES appended or without; the first is the baseline
+    # Names in MODELS, with a suffix of ROUTES appended or without; the first is the baseline.
+    models: tuple[str, ...]
     height: int  # px
     width: int
     batch: int  # images a call

@@ -48,9 +48,8 @@ def _peer(path: str, *args: Any, **arguments: Any) -> Builder:
     return lambda: getattr(import_module(module), name)(*args, **arguments)
 
 
-_timm = partial(
-    _peer, 'timm.create_model', num_classes=0, global_pool=''
-)  # a model that ends with its features
+# A model that ends with its features.
+_timm = partial(_peer, 'timm.create_model', num_classes=0, global_pool='')
 
 
 def _plain_models(arch: str) -> dict[str, Builder]:

@@ -29,9 +29,8 @@ import pandas as pd
 import torch
 from PIL import Image
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1])
-)  # for `benchmarks`, where this file runs as a script
+# For `benchmarks`, where this file runs as a script.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.measure import describe_machine
 from cpvt.command_line import keep_memory, make_parser, positive, run

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from mmengine.registry import MODELS
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1])
-)  # for `benchmarks`, where this file runs as a script
+# For `benchmarks`, where this file runs as a script.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import cpvt_backbones  # noqa: F401  (registers the models)
 from benchmarks import fill_marked

@@ -24,9 +24,8 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1])
-)  # for `benchmarks`, where this file runs as a script
+# For `benchmarks`, where this file runs as a script.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import fill_marked, plots, report
 from benchmarks.cases import DTYPES, MODES, SUITES, BenchmarkCase, Comparison, read_suite

@@ -52,9 +52,8 @@ def check_int(*, minimum: int = 1, maximum: float = math.inf, **values: Any) -> 
     check(f'an integer {accepted}', lambda v: is_int(v) and minimum <= v <= maximum, **values)
 
 
-check_bool = functools.partial(
-    check, 'True or False', lambda v: isinstance(v, bool)
-)  # neither 1 nor 'False'
+# Neither 1 nor 'False'.
+check_bool = functools.partial(check, 'True or False', lambda v: isinstance(v, bool))
 check_probability = functools.partial(
     check, 'a number in [0, 1)', lambda v: is_number(v) and 0 <= v < 1
 )

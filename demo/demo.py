@@ -124,9 +124,8 @@ def run(
             cfg.randomness, cfg.experiment_name = dict(seed=seed), name
             models[name] = cfg
         train_models(models, overwrite, threads)
-        torch.set_num_threads(
-            2 * threads if len(os.sched_getaffinity(0)) > 1 else 1
-        )  # one model at a time now
+        # One model at a time now.
+        torch.set_num_threads(2 * threads if len(os.sched_getaffinity(0)) > 1 else 1)
         rows = []
         with bars() as progress:
             for size in progress.track(sizes, description='evaluating'):

@@ -82,9 +82,8 @@ class Scene(NamedTuple):
     """An image and its labels."""
 
     image: np.ndarray  # RGB, uint8 (H, W, 3)
-    seg_map: (
-        np.ndarray
-    )  # class of every pixel, uint8 (H, W): 0 background, 1 to 10 the digits 0 to 9
+    # Class of every pixel, uint8 (H, W): 0 background, 1 to 10 the digits 0 to 9.
+    seg_map: np.ndarray
     digits: list[Digit]  # at least one
     photo: str  # file name of the photograph behind them
 

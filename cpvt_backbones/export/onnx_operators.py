@@ -29,9 +29,8 @@ def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     The kept indices are scattered into a mask.
     """
     limit = op.Shape(scores, start=1, end=2)
-    found = op.NonMaxSuppression(
-        boxes, op.Unsqueeze(scores, [1]), limit, iou_threshold, 0.0
-    )  # (K, 3)
+    # (K, 3): image, class, box
+    found = op.NonMaxSuppression(boxes, op.Unsqueeze(scores, [1]), limit, iou_threshold, 0.0)
     indices = op.Gather(found, [0, 2], axis=1)  # (K, 2): image, box
     nowhere = op.Expand(op.Constant(value_float=0.0), op.Shape(scores))
     ones = op.Expand(op.Constant(value_float=1.0), op.Shape(found, start=0, end=1))

@@ -152,9 +152,8 @@ def write_file(name: str, checkpoint: str, cfg: 'Config') -> Path:
         raise cli.UsageError(
             f'checkpoint: {checkpoint!r} takes {size / 1e6:.1f} MB in fp16, more than 12 MB'
         )
-    write_checkpoint(
-        state, file, meta={}
-    )  # safetensors does not keep the order of metadata entries
+    # safetensors does not keep the order of metadata entries.
+    write_checkpoint(state, file, meta={})
     return file
 
 
@@ -174,9 +173,8 @@ def ship(args: argparse.Namespace) -> Path:
         raise cli.UsageError(
             f'config must be in {ROOT / "configs"}, so that it is shipped too, got {args.config!r}'
         )
-    file = write_file(
-        args.name, args.checkpoint, read_config(config)
-    )  # building a model changes its config
+    # Building a model changes its config.
+    file = write_file(args.name, args.checkpoint, read_config(config))
     file.with_suffix('.md').unlink(missing_ok=True)  # of the previous file
     cfg = read_config(config)
     backbone = cfg.model.backbone.to_dict()

@@ -9,9 +9,8 @@ train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True),
     dict(type='RandomResize', scale=scale, ratio_range=(0.8, 1.25), keep_ratio=True),
-    dict(
-        type='RandomCrop', crop_size=scale, allow_negative_crop=True
-    ),  # (width, height), as in Resize
+    # (width, height), as in Resize.
+    dict(type='RandomCrop', crop_size=scale, allow_negative_crop=True),
     # A smear has no up or down.
     dict(
         type='RandomFlip', prob=[0.25, 0.25, 0.25], direction=['horizontal', 'vertical', 'diagonal']

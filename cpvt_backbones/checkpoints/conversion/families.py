@@ -11,9 +11,8 @@ from torch import Tensor
 from ..report import CheckpointError, Reason, shorten
 
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]
-Found = dict[
-    str, tuple[str, Tensor]
-]  # key without wrappers and prefixes to the key in the checkpoint and the tensor
+# Key without wrappers and prefixes to the key in the checkpoint and the tensor.
+Found = dict[str, tuple[str, Tensor]]
 
 
 @dataclass(frozen=True)

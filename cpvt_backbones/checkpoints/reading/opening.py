@@ -75,9 +75,8 @@ _UNKNOWN_CLASS = re.compile(r'GLOBAL ([^\s]+) w')
 # Bytes in Python 2's protocol, and sets; torch allows them since 2.5.
 _ALLOWED_LATER: list[Any] = [encode, set]
 _LOCK = threading.Lock()
-_LEGACY = pickle.dumps(
-    0x1950A86A20F9469CFC6C, 2
-)  # start of files of torch.save before zip archives
+# Start of files of torch.save before zip archives.
+_LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2)
 
 
 class Refused(ValueError):
