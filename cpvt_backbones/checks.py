@@ -80,7 +80,7 @@ def check_gpu(device: str) -> None:
     if (wanted.index or 0) >= count:
         found = f'{count} GPUs' if count else 'no GPU'
         raise InputError(
-            f"device must be 'cpu' or a GPU that is there, got {device!r}; torch"
+            f"device must be 'cpu' or an existing GPU, got {device!r}; torch"
             f' {torch.__version__} finds {found}',
             argument='device',
         )

@@ -191,7 +191,7 @@ def find_toolbox(cfg: Config) -> Toolbox:
     except Exception as error:  # of a toolbox whose own dependencies do not fit
         install = f"pip install '.[{toolbox.extra}]' in a clone of this package"
         raise ImportError(
-            f'default_scope is {scope!r}, and {scope} does not import'
+            f'default_scope is {scope!r}, and {scope} cannot be imported'
             f' ({type(error).__name__}: {error}): {install}'
         ) from error
     return toolbox

@@ -82,7 +82,7 @@ def _check_file(cfg: Config, file: Path) -> None:
                 if file.resolve().is_relative_to(folder.resolve()):
                     raise InputError(
                         f'worst: {str(file)!r} is in {str(folder)!r}, whose files are the images of'
-                        f' {loader}: name another folder'
+                        f' {loader}: choose another folder'
                     )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -92,7 +92,7 @@ def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str,
             values, count = value, len(kinds[key])
             if not is_sequence(value) or len(value) != count:
                 raise InputError(
-                    f'arch must give {count} numbers for {key}, one a stage, got {value!r}'
+                    f'arch must give {count} numbers for {key}, one per stage, got {value!r}'
                 )
         for number in values:
             (check_positive if key.startswith('mlp_ratio') else check_int)(**{key: number})

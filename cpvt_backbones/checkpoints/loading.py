@@ -77,7 +77,7 @@ def load_checkpoint(
     with naming_file(checkpoint):
         if reason := known_to_differ(checkpoint):
             raise CheckpointError(
-                f'no model of this package computes what its source does: {reason}'
+                f'no model of this package has the outputs of its source: {reason}'
             )
     if content is None:
         content = read_checkpoint(checkpoint)

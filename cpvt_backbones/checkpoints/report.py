@@ -84,7 +84,7 @@ class Reason(str, Enum):
     NO_CLS_TOKEN = 'the model has no class token'
     NO_DIST_TOKEN = 'the model has no distillation token'
     NO_REGISTERS = 'the model has no register tokens'
-    NO_TABLE = 'the model has no learned table'
+    NO_TABLE = 'the model has no learned position embedding'
     NO_PEG = 'the model has no such PEG'
     NO_FREQUENCIES = 'the model has no learned rotary frequencies'
     NO_RELATIVE = 'the model has no relative position encoding'
@@ -159,7 +159,7 @@ class ConversionReport:
         >>> model = CPVT(arch='tiny', position=dict(type='PEG'))
         >>> _, report = convert_state_dict(deit.state_dict(), model)
         >>> len(report.loaded), report.dropped['pos_embed.0'].value
-        (149, 'the model has no learned table')
+        (149, 'the model has no learned position embedding')
         >>> print(report.added['pos_block.0.proj.0.weight'])
         the source has no PEG: it starts as the identity
     """

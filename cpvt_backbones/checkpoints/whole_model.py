@@ -359,7 +359,6 @@ def _refuse_other_outputs(report: ConversionReport, *, but: Collection[str] = fr
         more = f' (and {len(faults) - 1} more)' if len(faults) > 1 else ''
         advice = "the backbone alone takes it by init_cfg=dict(type='Pretrained', checkpoint=...)"
         raise CheckpointError(
-            f'it does not fit the model, which computes something else: {faults[0]}{more};'
-            f' {advice}',
+            f'it does not fit the model, whose outputs would differ: {faults[0]}{more}; {advice}',
             report=report,
         )

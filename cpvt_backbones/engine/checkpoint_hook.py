@@ -157,7 +157,7 @@ class DurableCheckpointHook(CheckpointHook):
     def _resume(self, runner: Runner) -> None:
         if not isinstance(runner, ResumableRun):
             runner.logger.warning(
-                "resume: data and schedule go on as mmengine does; runner_type='ResumableRunner'"
+                "resume: mmengine continues data and schedule; runner_type='ResumableRunner'"
                 ' ends with the weights of an uninterrupted training'
             )
         resume_gradients(runner)

@@ -79,7 +79,7 @@ def _refuse(sample: Any, label: int, classes: Classes) -> None:
     image = getattr(sample, 'img_path', None) or 'an image without img_path'
     ignored = '' if classes.ignored is None else f', and ignore_index is {classes.ignored}'
     raise InputError(
-        f'label {label} of {image!r} is no class: the model has {classes.number} classes, 0 to'
+        f'label {label} of {image!r} is not a class: the model has {classes.number} classes, 0 to'
         f' {classes.number - 1}{ignored}'
     )
 

@@ -105,7 +105,7 @@ class LoadClassMap:
         except (OSError, SyntaxError) as error:
             raise InputError(f'{path}: {error}') from error
         if classes.ndim != 2:
-            raise InputError(f'{path}: one number a pixel is accepted, got {classes.shape}')
+            raise InputError(f'{path}: one number per pixel is accepted, got {classes.shape}')
         fields = [*results.get('seg_fields', ()), 'gt_seg_map']
         return dict(results, gt_seg_map=classes.astype(np.uint16), seg_fields=fields)
 

@@ -80,13 +80,13 @@ def _check_average(found: Any, runner: Runner, shapes: Mapping[str, Any]) -> Non
     averages = any(isinstance(hook, EMAHook) for hook in runner.hooks)
     if averages and not isinstance(found, Mapping):
         raise InputError(
-            'it has no ema_state_dict, from which the EMA hook goes on; take its weights by'
+            'it has no ema_state_dict, which the EMA hook needs; load its weights by'
             ' load_from, or train without the hook'
         )
     if not averages and found is not None:
         raise InputError(
             'it has an average of the weights (ema_state_dict), and this training has no EMA hook;'
-            ' take its weights by load_from'
+            ' load its weights by load_from'
         )
     if averages:
         wanted = {f'module.{key}': shape for key, shape in shapes.items()}
@@ -97,7 +97,7 @@ def _check_optimizers(state: Any, runner: Runner) -> None:
     for part, wrapper in wrappers_of(runner):
         own = state if part is None or not isinstance(state, dict) else state.get(part)
         if not isinstance(own, dict):
-            raise InputError('it has no optimizer state; take its weights by load_from')
+            raise InputError('it has no optimizer state; load its weights by load_from')
         _check_optimizer(own, wrapper)
 
 
@@ -108,7 +108,7 @@ def _check_optimizer(state: dict[str, Any], wrapper: OptimWrapper) -> None:
     saved = state.get('param_groups', [])
     if len(saved) != len(groups):
         raise InputError(
-            f'its optimizer has {len(saved)} groups of parameters, {kind} here {len(groups)}'
+            f'its optimizer has {len(saved)} parameter groups, {kind} here {len(groups)}'
         )
     # Boolean options differ between versions of torch.
     options = [
@@ -119,7 +119,7 @@ def _check_optimizer(state: dict[str, Any], wrapper: OptimWrapper) -> None:
     for number, (group, expected) in enumerate(zip(saved, groups, strict=True)):
         missing = [key for key in options if key not in group]
         if missing:
-            raise InputError(f'its optimizer is another one than {kind}: it has no {missing[0]}')
+            raise InputError(f'its optimizer is not {kind}: it has no {missing[0]}')
         if len(group['params']) != len(expected['params']):
             raise InputError(
                 f'group {number} of its optimizer has {len(group["params"])} parameters, here'

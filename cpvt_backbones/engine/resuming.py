@@ -207,7 +207,7 @@ def resume_gradients(runner: Runner) -> None:
         return
     parameters = dict(runner.model.named_parameters())
     if len(gradients) != runner.world_size:
-        runner.logger.warning('resume: the accumulated gradients are of other processes; dropped')
+        runner.logger.warning('resume: accumulated gradients of other processes are dropped')
         return
     for name, gradient in gradients[runner.rank].items():
         parameters[name].grad = gradient.to(parameters[name])

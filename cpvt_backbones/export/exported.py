@@ -108,7 +108,7 @@ class ExportedModel:
         except Exception as error:  # each runtime raises its own types
             if 'com.microsoft' in str(error):  # OpenVINO before 2026.3
                 raise InputError(
-                    f'path: {str(path)!r} has operators of ONNX Runtime that this version of'
+                    f'path: {str(path)!r} has ONNX Runtime operators that this version of'
                     f' {runtime.partition("-")[0]} lacks: update it, or export with --portable'
                 ) from error
             reason = str(error).partition('\n')[0]

@@ -177,8 +177,8 @@ class Features(ExportGraph):
         )
         if gives_pairs:
             raise InputError(
-                'out_type must give one tensor an output, a map without the class token or a class '
-                f'token without a distillation token, got {model.out_type!r}'
+                'out_type must give one tensor per output, a map without the class token or a'
+                f' class token without a distillation token, got {model.out_type!r}'
             )
         self.output_names = tuple(f'features_{i}' for i in range(len(model.out_strides)))
 

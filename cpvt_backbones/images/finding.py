@@ -150,7 +150,7 @@ def about_unread(files: Sequence[Path]) -> str:
     """Describe image files of unsupported formats by number and suffixes."""
     suffixes = ', '.join(sorted({file.suffix.lower() for file in files}))
     count = f'{len(files)} {"file" if len(files) == 1 else "files"}'
-    return f'{count} of kinds that are not read ({suffixes}): convert them to JPEG or PNG'
+    return f'{count} of unsupported formats ({suffixes}): convert them to JPEG or PNG'
 
 
 def _candidates(path: Path) -> list[Path]:

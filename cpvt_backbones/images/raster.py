@@ -102,7 +102,7 @@ def open_raster(path: Path) -> Iterator[Raster]:
         yield raster_of(_read_array(path))
         return
     if orientation_of(path) != 1:
-        raise ValueRangeError(f'turned by EXIF (orientation {orientation_of(path)})')
+        raise ValueRangeError(f'rotated by EXIF (orientation {orientation_of(path)})')
     if suffix not in DRIVERS:
         yield raster_of(_decode(path))
         return

@@ -201,7 +201,7 @@ def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
     sixteen = _is_sixteen(image)
     if image.mode in ('I', 'F') and not sixteen:
         accepted = 'have no agreed range; 8 and 16 are accepted'
-        raise ImageError(name, f'32 bits a channel (mode {image.mode!r}) {accepted}')
+        raise ImageError(name, f'32 bits per channel (mode {image.mode!r}) {accepted}')
     width, height = image.size
     result = np.empty((height, width, 3), np.uint8)
     rows = max(1, _BAND_PIXELS // width)

@@ -413,7 +413,7 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
         results = _read_shard(shard, rank)
         if categories not in (None, results.categories):
             raise InputError(
-                f'out_dir: {str(shard)!r} numbers the classes otherwise than {str(shards[0])!r};'
+                f'out_dir: {str(shard)!r} numbers the classes differently from {str(shards[0])!r};'
                 ' predict all shards with the same ann'
             )
         categories = results.categories

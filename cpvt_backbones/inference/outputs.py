@@ -206,7 +206,7 @@ def read_ids(ann: Path, images: Sequence[Path], classes: Sequence[str]) -> Ids:
         raise
     except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise InputError(
-            f'ann: {str(ann)!r} is no COCO JSON ({type(error).__name__}: {error})', argument='ann'
+            f'ann: {str(ann)!r} is not COCO JSON ({type(error).__name__}: {error})', argument='ann'
         ) from error
     _refuse_twice('the model', 'classes', [(name, label) for label, name in enumerate(classes)])
     names, categories = dict(listed), dict(kinds)

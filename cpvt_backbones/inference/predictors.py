@@ -255,7 +255,7 @@ def nms_threshold(model: Any) -> float | None:
 def _config_of(checkpoint: str | os.PathLike[str]) -> Path:
     named = named_models().get(str(checkpoint))
     if named is None:
-        fault = f'{str(checkpoint)!r} is no name of shipped weights or of a published model'
+        fault = f'{str(checkpoint)!r} is not the name of shipped weights or of a published model'
         advice = similar_names(str(checkpoint))
         raise InputError(f'cfg is needed with checkpoint: {fault}{advice}')
     return named.config_file

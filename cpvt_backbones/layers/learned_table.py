@@ -273,7 +273,8 @@ def adapt_tables(
             if stored is None and grid[0] != grid[1]:
                 assumed = f'{show_grid(grid)}, the grid of the model, is assumed'
                 warnings.warn(
-                    f'{key}: the weights do not say the grid of the table; {assumed}', stacklevel=2
+                    f'{key}: the weights do not contain its grid; {assumed}',
+                    stacklevel=2,
                 )
             continue
         # If entries for prefix tokens are missing, the error about shapes names the embedding.

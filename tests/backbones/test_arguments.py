@@ -91,8 +91,8 @@ OF_ONE_MODEL = {
     ],
     pyramid: [
         (pyramid_arch(num_heads=(3, 2, 2, 3)), 'num_heads must divide embed_dims, got num_heads=3'),
-        (pyramid_arch(depths=(1, 1, 1)), 'arch must give 4 numbers for depths, one a stage, got'),
-        (pyramid_arch(sr_ratios=1), 'arch must give 4 numbers for sr_ratios, one a stage, got 1'),
+        (pyramid_arch(depths=(1, 1, 1)), 'arch must give 4 numbers for depths, one per stage, got'),
+        (pyramid_arch(sr_ratios=1), 'arch must give 4 numbers for sr_ratios, one per stage, got 1'),
         (pyramid_arch(sr_ratios=(0, 1, 1, 1)), 'must be an integer >= 1, got 0'),
         (dict(embed_norm_eps=-1), 'embed_norm_eps must be a finite number > 0, got -1'),
         (dict(out_type='cls_token'), "out_type must not be 'cls_token' with with_cls_token=False"),

@@ -168,7 +168,7 @@ def test_damaged_files(tmp_path):
         CPVT.from_pretrained(tmp_path)
     for content, message in {
         '{': 'it is not JSON',
-        '{"a":' * 10**6: 'it is nested too deep',
+        '{"a":' * 10**6: 'it is nested too deeply',
         '[1]': 'it must hold a JSON object, got a list',
         ' ' * (65 << 20): 'it has more than 64 MiB',
     }.items():

@@ -85,7 +85,7 @@ def test_distilled_deit(package, record_property):
     assert report.dropped['dist_token'] == 'the model has no distillation token'
     assert package == 'mmpretrain' or report.dropped['head_dist.weight'] == 'classifier head'
     left_out, *others = report.notes
-    assert left_out == 'pos_embed.0: left out 1 of 18 entries, of tokens that the model has not'
+    assert left_out == 'pos_embed.0: left out 1 of 18 entries, of tokens that the model lacks'
     assert len(others) == (package == 'mmpretrain')  # which resizes without a low-pass filter
     plain.load_state_dict({**state, 'pos_embed': ours.pos_embed.state_dict()['0']}, strict=False)
     outputs = tokens if package == 'timm' else maps
@@ -105,7 +105,7 @@ def test_another_interpolation_of_the_table_is_noted(name, names):
     pytest.importorskip(case.package)
     ours = case.ours.func(**{**case.ours.keywords, 'position': LEARNED})
     report = load(ours, case.theirs().state_dict())
-    start = f'the source resizes its table with {names}, '
+    start = f'the source resizes its position embedding with {names}, '
     assert any(note.startswith(start) for note in report.notes)
 
 
@@ -199,7 +199,7 @@ def test_mmseg_has_no_final_norm():
 @pytest.mark.parametrize(
     ('build', 'options', 'to', 'message'),
     [
-        (CPVT, {}, 'timm', "timm's ViT has a learned table and nothing else, .* has pos_block"),
+        (CPVT, {}, 'timm', "timm's ViT has only a learned position embedding, .* has pos_block"),
         (CPVT, dict(position=None), 'timm', 'has no position encoding'),
         (CPVT, dict(position=[LEARNED, dict(type='RoPE', mode='axial')]), 'timm', 'has .* RoPE'),
         (CPVT, dict(position=[LEARNED, dict(type='RoPE', mode='mixed')]), 'timm', 'has .* RoPE'),
@@ -210,7 +210,7 @@ def test_mmseg_has_no_final_norm():
         (CPVT, dict(position=LEARNED, activation='quick_gelu'), 'timm', "has activation='quick"),
         (CPVT, dict(position=LEARNED, activation='swiglu'), 'timm', "has activation='swiglu'"),
         (CPVT, dict(position=LEARNED, num_registers=2), 'timm', 'has num_registers=2'),
-        (CPVT, {}, 'mmseg', "CPVT goes to timm's names alone"),
+        (CPVT, {}, 'mmseg', "CPVT can only be written with timm's names"),
         (PyramidCPVT, dict(position=PVT_TABLE), 'timm', 'Twins has one PEG .*pos_block.0.pr'),
         (PyramidCPVT, dict(with_cls_token=True), 'mmseg', 'differs in cls_token'),
     ],

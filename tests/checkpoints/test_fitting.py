@@ -211,7 +211,7 @@ def test_the_grid_of_a_table_is_assumed_aloud():
 def test_a_state_dict_without_grids_loads_directly(size):
     source, model = column(img_size=size), column(img_size=size)
     grid = '{} x {}'.format(*source.pos_embed.grids[0])
-    with pytest.warns(UserWarning, match=f'pos_embed.0: the weights do not say the grid .* {grid}'):
+    with pytest.warns(UserWarning, match=f'pos_embed.0: the weights do not contain its grid .* {grid}'):
         model.load_state_dict(without_grids(source.state_dict()))
     assert torch.equal(model.pos_embed.get_parameter('0'), source.pos_embed.get_parameter('0'))
     with warnings.catch_warnings():
@@ -272,7 +272,7 @@ def test_entries_of_a_table_follow_their_tokens(registers, directly, grid):
     if directly:
         ours.load_state_dict(state, strict=False)
     else:
-        assert any('of tokens that the model has not' in note for note in load(ours, state).notes)
+        assert any('of tokens that the model lacks' in note for note in load(ours, state).notes)
     assert all(value.equal(peer.state_dict()[name]) for name, value in ours.state_dict().items())
 
 

@@ -222,7 +222,7 @@ def test_safetensors_that_are_damaged(tmp_path):
     header = b'{"a":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4]}}'  # beyond the data
     for start, text in ((len(header), header), (1 << 60, b'{}'), (16, b'{"a": {"dtype":}')):
         file.write_bytes(start.to_bytes(8, 'little') + text + bytes(4))
-        refused(file, r"damaged.safetensors' is truncated or no safetensors file")
+        refused(file, r"damaged.safetensors' is truncated or not a safetensors file")
 
 
 def test_sha256(tmp_path):

@@ -111,7 +111,7 @@ def test_a_rotary_encoding_that_no_key_shows_is_asked_for(name, encoding, more, 
         CPVT.from_pretrained(tmp_path / 'mine.pth', **more)
     alone = CPVT.from_pretrained(tmp_path / 'mine.pth', position=dict(type='Learned'), **more)
     notes = ' '.join(load_checkpoint(alone, tmp_path / 'mine.pth').notes)
-    assert f"need dict(type='RoPE', mode='{encoding}') beside the table" in notes
+    assert f"need dict(type='RoPE', mode='{encoding}') beside the position embedding" in notes
     position = [dict(type='Learned'), dict(type='RoPE', mode=encoding)]
     options = dict(position=position, out_type='raw', **more)
     ours = CPVT.from_pretrained(tmp_path / 'mine.pth', **options).eval()

@@ -456,7 +456,9 @@ def labelled(make, labels):
 def test_a_label_outside_the_classes_is_named_before_the_loss(toolbox, label, classes):
     pytest.importorskip(toolbox)
     model, data = labelled(toolbox, label)
-    wanted = f"label {label} of 'photos/7.png' is no class: the model has {classes} classes, 0 to"
+    wanted = (
+        f"label {label} of 'photos/7.png' is not a class: the model has {classes} classes, 0 to"
+    )
     wanted += f' {classes - 1}'
     wanted += ', and ignore_index is 255' if toolbox == 'mmseg' else '$'
     with pytest.raises(ValueError, match=wanted):

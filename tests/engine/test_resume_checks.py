@@ -118,7 +118,7 @@ MISFITS = [
     (put(AVERAGE, f'module.{WEIGHT}', value=cut), rf'module.{WEIGHT} must have the shape \(2, 3\)'),
     (put(AVERAGE, f'module.{WEIGHT}', value=of_nan), f'module.{WEIGHT} is NaN'),
     (drop('optimizer'), 'no optimizer state'),
-    (put('optimizer', 'param_groups', value=cut), 'has . groups of parameters, AdamW here'),
+    (put('optimizer', 'param_groups', value=cut), 'has . parameter groups, AdamW here'),
     (put(*GROUP, 'params', value=cut), 'group 0 of its optimizer has 0 parameters, here 1'),
     (drop(*GROUP, 'betas'), 'another one than AdamW: it has no betas'),
 ]

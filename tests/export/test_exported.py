@@ -264,7 +264,7 @@ def test_damaged_metadata_are_refused_by_name(onnx_file, tmp_path):
     assert ExportedModel(path, device='cpu').value_range == value_range
     for text, message in (
         ('{"task"', 'it is not JSON'),
-        ('[' * 10**5, 'it is nested too deep'),
+        ('[' * 10**5, 'it is nested too deeply'),
         ('[1]', 'it must hold a JSON object, got a list'),
         ('{}', 'its metadata lacks'),
     ):

@@ -116,7 +116,7 @@ def test_differences_to_dinov3_are_refused_in_one_line(tmp_path):
     old, new = 'backbone.reg_token', 'backbone.patch_embed.register_tokens'
     weights = {key.replace(old, new): value for key, value in weights.items()}
     torch.save(weights, tmp_path / 'delta.pth')
-    with pytest.raises(CheckpointError, match='differences to the weights of DINOv3') as error:
+    with pytest.raises(CheckpointError, match='differences from the weights of DINOv3') as error:
         load_weights(build(eomt()), tmp_path / 'delta.pth')
     assert '\n' not in str(error.value)
 

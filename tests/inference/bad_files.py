@@ -12,7 +12,7 @@ BAD = {
     'dangling.png': "a link to 'nowhere.png', which does not exist",
     'empty.jpg': 'the file is empty',
     'folder.png': 'a folder, not a file',
-    'float.tif': "32 bits a channel (mode 'F') have no agreed range",
+    'float.tif': "32 bits per channel (mode 'F') have no agreed range",
     'text.jpg': 'not an image of an accepted format (BMP, GIF, JPEG',
     'truncated.jpg': 'damaged: image file is truncated',
     'truncated.png': 'damaged: ',

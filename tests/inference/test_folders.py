@@ -91,7 +91,7 @@ def test_ids_are_those_of_a_coco_json(tmp_path, out):
     for text, message in (
         (json.dumps({**content, 'images': content['images'][:-1]}), "has no image '.*y.png' .1 ar"),
         (json.dumps({**content, 'categories': content['categories'][:-1]}), "has no category 'd'"),
-        ('[]', r"ann: '.*ann.json' is no COCO JSON"),
+        ('[]', r"ann: '.*ann.json' is not COCO JSON"),
     ):
         ann.write_text(text)
         with pytest.raises(ValueError, match=message):

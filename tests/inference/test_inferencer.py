@@ -291,7 +291,7 @@ def test_several_images_in_a_call_are_answered_by_predict(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU')
 @pytest.mark.parametrize('device', ['cuda', 'cuda:1'])
 def test_a_gpu_that_is_not_there(device):
-    with pytest.raises(ValueError, match=f"or a GPU that is there, got '{device}'; .* no GPU"):
+    with pytest.raises(ValueError, match=f"or an existing GPU, got '{device}'; .* no GPU"):
         Inferencer(checkpoint='cpvt_tiny_gap-imagenette', device=device)
 
 

@@ -93,7 +93,7 @@ def test_exit_code_tells_of_failures_only_if_asked(infer, capsys):
 def test_images_of_kinds_that_are_not_read_are_counted(infer, capsys):
     for name in ('b.heic', 'c.HEIC', 'd.heif', 'e.avif', 'f.dng'):
         Path('photos', name).write_bytes(b'\0\0\0 ftypheic' + bytes(100))
-    line = 'left out: 5 files of kinds that are not read (.avif, .dng, .heic, .heif): convert'
+    line = 'left out: 5 files of unsupported formats (.avif, .dng, .heic, .heif): convert'
     for inputs, code in (('photos', 0), ('photos/*', 0), ('photos', 1)):
         assert infer(*['--strict'] * code, inputs=inputs) == code
         printed = capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_images_of_kinds_that_are_not_read_are_counted(infer, capsys):
     for file in Path('photos').glob('*.png'):
         file.unlink()
     assert infer(inputs='photos') == 2
-    assert '5 files of kinds that are not read' in capsys.readouterr().err
+    assert '5 files of unsupported formats' in capsys.readouterr().err
 
 
 def test_exit_code_if_no_image_could_be_predicted(infer):

@@ -226,7 +226,8 @@ def _read_position(
     if not position and 'blocks.0.0.mlp.dwconv.weight' not in weights:
         result.unclear.setdefault(
             'position',
-            "None, or what has no weights: dict(type='SinCos'), dict(type='RoPE', mode='dinov3')",
+            "None, or an encoding without weights: dict(type='SinCos'),"
+            " dict(type='RoPE', mode='dinov3')",
         )
 
 
@@ -382,6 +383,6 @@ def _shape(weights: Weights, key: str, dims: int) -> tuple[int, ...]:
         found = 'none' if value is None else f'shape {tuple(value.shape)}'
         raise CheckpointError(
             f'the architecture cannot be read without {key} ({dims} dimensions), got {found}: these'
-            ' are no weights of a whole ViT, PVT, Twins or CPVT'
+            ' are not the weights of a whole ViT, PVT, Twins or CPVT'
         )
     return tuple(value.shape)

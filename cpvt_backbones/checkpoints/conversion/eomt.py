@@ -20,8 +20,8 @@ _TRANSFORMERS_HEAD = (
     (r'^(upscale\.\d+)\.layernorm2d\.', r'\1.norm.'),
 )
 _DELTA = (
-    'these are differences to the weights of DINOv3, which Meta gives on request only: add them to'
-    " those of the trunk with EoMT's own code, save the sum, and load it"
+    'these are differences from the weights of DINOv3, which Meta provides on request only: add'
+    " both with EoMT's own code, save the sum, and load it"
 )
 
 

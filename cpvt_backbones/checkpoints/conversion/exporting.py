@@ -69,7 +69,8 @@ def export_state_dict(
             height, width = value.tolist()
             report.dropped[key] = Reason.NO_KEY_THERE
             report.notes.append(
-                f'{to} stores no grid of a table: build its model for {height} x {width} tokens'
+                f'{to} does not store the grid of a position embedding: build its model for'
+                f' {height} x {width} tokens'
             )
             continue
         name = key
@@ -129,12 +130,12 @@ def _rules(state_dict: Mapping[str, Tensor], to: str, source: str) -> tuple[tupl
     }
     if 'patch_embed.proj.weight' in state_dict:
         if to != 'timm':
-            raise CheckpointError(f"to={to!r}: {source} goes to timm's names alone")
+            raise CheckpointError(f"to={to!r}: {source} can only be written with timm's names")
         if positions != {'pos_embed.0'} or any(key.startswith('pyramid.') for key in state_dict):
             found = ', '.join(sorted(positions)) or 'no position encoding'
             fault = f'this {source} has {found}'
             raise CheckpointError(
-                f"to='timm': timm's ViT has a learned table and nothing else, {fault}"
+                f"to='timm': timm's ViT has only a learned position embedding, {fault}"
             )
         return ((r'^pos_embed\.0$', 'pos_embed'),)
     pegs = {f'pos_block.{stage}.proj.0.{leaf}' for stage in range(4) for leaf in ('weight', 'bias')}

@@ -161,7 +161,7 @@ def _known_grids(parts: Parts, table_grid: Any) -> dict[int, Grid]:
             or len(pair) != 2
             or not all(is_int(side) and side > 0 for side in pair)
         ):
-            accepted = '(height, width) in tokens, or one such pair for each stage of a pyramid'
+            accepted = '(height, width) in tokens, or one such pair for each stage'
             raise InputError(
                 f'table_grid must be {accepted}, got {table_grid!r}', argument='table_grid'
             )
@@ -229,7 +229,7 @@ def _fit_table(
     kept = len({*theirs[:skip]} & {*mine[:prefix]})
     if skip > kept:
         left = f'{skip - kept} of {entries} entries'
-        notes.append(f'{key}: left out {left}, of tokens that the model has not')
+        notes.append(f'{key}: left out {left}, of tokens that the model lacks')
     if old != grid:
         notes.append(f'{key}: resized from {show_grid(old)} to {show_grid(grid)} tokens')
     if kept < prefix:
@@ -252,7 +252,7 @@ def _resizing(source: Recognised, table: LearnedTable) -> list[str]:
         return []
     wanted = ', '.join(f'{name}={theirs[name]!r}' for name in differing)
     mine = ', '.join(f'{name}={getattr(table, name)!r}' for name in differing)
-    return [f'the source resizes its table with {wanted}, the model with {mine}']
+    return [f'the source resizes its position embedding with {wanted}, the model with {mine}']
 
 
 def _fit_patches(parts: Parts, wanted: Mapping[str, Tensor]) -> tuple[dict[str, Part], list[str]]:
@@ -295,4 +295,4 @@ def _fit_channels(weight: Tensor, channels: int) -> tuple[Tensor, str]:
     else:
         repeated = weight.repeat(1, math.ceil(channels / 3), 1, 1)[:, :channels]
         weight, change = repeated * (3 / channels), f'repeated, times 3 / {channels}'
-    return weight, f'fitted to {channels} channels, from 3: {change}; train the model on'
+    return weight, f'fitted to {channels} channels, from 3: {change}; then fine-tune the model'

@@ -82,7 +82,7 @@ _HIDDEN_ROTATIONS = {
     'pe': (
         'the keys are those of a CLIP without its last norm, and of PE-Spatial and PE-Lang,'
         ' whose rotary encoding has no key: weights of these two need'
-        " dict(type='RoPE', mode='pe') beside the table"
+        " dict(type='RoPE', mode='pe') beside the position embedding"
     ),
     'axial': (
         "the keys are those of Meta's DeiT-III, and of timm's rope_ape models, whose rotary"
@@ -176,13 +176,13 @@ def _notes(source: Recognised, parts: Parts, model: nn.Module) -> list[str]:
     if source.family.attends_to_padding and masks_padding:
         notes.append(
             'the source attends to the padding of windows, the model does not:'
-            ' mask_window_padding=False computes the same at every size'
+            ' mask_window_padding=False gives the same outputs at every size'
         )
     if _is_deit3_of_mmpretrain(source):
         notes.append(
             "the keys are those of mmpretrain's DeiT-III, which normalises by ln1 where its authors"
-            ' and this package normalise by ln2: weights that were trained in mmpretrain compute'
-            ' something else here, until norm2 of each block is a copy of norm1'
+            ' and this package normalise by ln2: weights trained in mmpretrain have other outputs'
+            ' here, until norm2 of each block is a copy of norm1'
         )
     hidden = hidden_rotation(parts)
     if hidden and 'pos_embed.grid_0' not in parts and hidden not in _rotations(model):
@@ -248,13 +248,14 @@ def _other_rotation(parts: Parts, model: nn.Module) -> dict[str, str]:
     if is_eva02(parts) and 'eva' not in modes:
         refused[parts['blocks.0.attn.qkv.bias'].keys[0]] = (
             'with a gate in fc1 the keys are those of EVA-02, whose rotary encoding has no key: the'
-            " model needs dict(type='RoPE', mode='eva') beside its table"
+            " model needs dict(type='RoPE', mode='eva') beside its position embedding"
         )
     for pool in ('attn_pool.latent', 'attn_pool.probe'):
         if pool in parts and 'norm_pre.weight' in parts and 'pe' not in modes:
             refused[parts[pool].keys[0]] = (
-                'with norm_pre the keys are those of Perception Encoder, whose rotary encoding has'
-                " no key: the model needs dict(type='RoPE', mode='pe') beside its table"
+                'with norm_pre the keys are those of Perception Encoder, whose rotary encoding'
+                " has no key: the model needs dict(type='RoPE', mode='pe') beside its position"
+                ' embedding'
             )
     return refused
 

@@ -38,7 +38,7 @@ def parse_json(content: bytes | str, name: str) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except RecursionError as error:
-        raise InputError(f'{name} is damaged: it is nested too deep') from error
+        raise InputError(f'{name} is damaged: it is nested too deeply') from error
     except ValueError as error:
         raise InputError(f'{name} is damaged: it is not JSON ({error})') from error
     if not isinstance(found, dict):

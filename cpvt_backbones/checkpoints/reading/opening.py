@@ -36,7 +36,7 @@ MAX_SHARDS = 1000
 _SHARD = re.compile(r'-\d{5}-of-(\d{5})\.(?:safetensors|bin)$')  # as huggingface_hub names them
 _SHA256 = re.compile(r'[0-9a-f]{64}')
 _OTHER_FORMATS = [
-    (b'version https://git-lfs', 'a pointer of Git LFS: run git lfs pull in its clone'),
+    (b'version https://git-lfs', 'a Git LFS pointer: run git lfs pull in its clone'),
     (b'\x1f\x8b', 'compressed by gzip: unpack it'),
     (b'\x89HDF', 'HDF5, as Keras writes it: load it there, and save its weights by torch.save'),
     (b'BZh', 'compressed by bzip2: unpack it'),
@@ -137,7 +137,7 @@ def file_metadata(file: Path) -> dict[str, Any]:
                 return dict(stream.metadata() or {})
         except (SafetensorError, OSError) as error:
             reason = str(error).split('\n')[0][:300]
-            fault = f'is truncated or no safetensors file ({reason})'
+            fault = f'is truncated or not a safetensors file ({reason})'
             raise CheckpointError(f'checkpoint: {str(file)!r} {fault}') from error
     meta = _read(file).get('meta')
     return meta if isinstance(meta, dict) else {}
@@ -189,7 +189,7 @@ def _check_format(file: Path) -> None:
         found = 'a web page: the download failed, or needs a login'
     elif safetensors:
         if file.suffix != '.safetensors':
-            found = 'a file of safetensors: rename it to *.safetensors'
+            found = 'a safetensors file: rename it to *.safetensors'
     elif file.suffix == '.safetensors' and head.startswith((b'PK\x03\x04', b'\x80\x02')):
         found = 'a file of torch.save: rename it to *.pth'
     if found:
@@ -274,7 +274,7 @@ def _read_safetensors(file: Path) -> dict[str, Any]:
         return dict(load_file(file))
     except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).split('\n')[0][:300]
-        fault = f'is truncated or no safetensors file ({reason})'
+        fault = f'is truncated or not a safetensors file ({reason})'
         raise CheckpointError(f'checkpoint: {str(file)!r} {fault}') from error
 
 
@@ -339,14 +339,14 @@ def read_pickled(file: Path) -> Any:
             raise CheckpointError(f'{name} is refused: {reason}') from error
         fault = 'truncated or damaged'
         if isinstance(error, pickle.UnpicklingError):
-            fault = 'no checkpoint, or damaged'
+            fault = 'not a checkpoint, or damaged'
         raise CheckpointError(f'{name} is {fault} ({reason})') from error
 
 
 def _reason(error: Exception) -> str:
     """Return the first sentence of an error."""
     if isinstance(error, RecursionError):
-        return 'it is nested too deep, or refers to itself'
+        return 'it is nested too deeply, or refers to itself'
     message = str(error)
     if isinstance(error, Refused):
         return message
@@ -489,7 +489,7 @@ def _dense(tensor: Tensor, name: str) -> Tensor:
         raise ValueError(f'{name} is a {type(tensor).__name__}, not a tensor')
     tensor = Tensor.detach(tensor)  # without attributes, which could replace methods
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != 'cpu':
-        raise ValueError(f'{name} is no dense tensor')
+        raise ValueError(f'{name} is not a dense tensor')
     return tensor
 
 
