@@ -71,7 +71,11 @@ def list_archs() -> dict[str, tuple[str, ...]]:
 
 
 def resolve_arch(arch: Any, table: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Look up an architecture by its name in ``table``, or check a dict with the same keys."""
+    """Look up an architecture by its name in ``table``, or check a dict with the same keys.
+
+    Raises:
+        ValueError: The name is unknown, or a key or value of the dict is wrong.
+    """
     example = next(iter(table.values()))
     keys = list(example)
     if not isinstance(arch, Mapping):
@@ -104,7 +108,14 @@ def resolve_indices(
 ) -> tuple[int, ...]:
     """Convert an int, or ints, in [-count, count) to non-negative indices.
 
-    ``indices`` may be empty only if ``allow_none``. Other values raise ``ValueError``.
+    Args:
+        name: Name of the argument in error messages.
+        indices: The value.
+        count: Number of items that can be indexed.
+        allow_none: Accept an empty sequence.
+
+    Raises:
+        ValueError: ``indices`` is not accepted.
     """
     values = (indices,) if isinstance(indices, int) else indices
     accepted = f'an integer or a sequence of integers in [{-count}, {count - 1}]'
@@ -117,7 +128,11 @@ def resolve_indices(
 
 
 def resolve_size(name: str, value: Any) -> tuple[int, int]:
-    """Convert a side, or (height, width), in pixels to (height, width)."""
+    """Convert a side, or (height, width), in pixels to (height, width).
+
+    Raises:
+        ValueError: The value is neither; the message begins with ``name``.
+    """
     pair = (value, value) if isinstance(value, int) else value
     if not is_sequence(pair) or len(pair) != 2:
         raise InputError(f'{name} must be an integer or (height, width) in pixels, got {value!r}')

@@ -15,7 +15,17 @@ from cpvt_backbones.layers.tokens import Grid, ceil_div, group_by_shape
 def resolve_valid_sizes(
     valid_sizes: Any, batch: int, height: int, width: int
 ) -> list[tuple[int, int]]:
-    """Convert to one (height, width) in pixels per image, at most ``height`` x ``width``."""
+    """Convert to one (height, width) in pixels per image.
+
+    Args:
+        valid_sizes: A list, an array or a tensor (B, 2).
+        batch: B, the number of images.
+        height: Maximum height in px.
+        width: Maximum width in px.
+
+    Raises:
+        ValueError: ``valid_sizes`` does not fit the batch.
+    """
     accepted = f'valid_sizes must be a (height, width) in pixels for each of {batch} images'
     given = _plain(valid_sizes)
     if not is_sequence(given) or len(given) != batch:

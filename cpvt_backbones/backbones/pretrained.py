@@ -194,6 +194,9 @@ class PretrainedModel(BaseModule):
         :meth:`from_pretrained` reads the folder. If mean and standard deviation of the weights'
         images are known, ``preprocessor_config.json`` holds them, as in transformers.
 
+        Raises:
+            ValueError: The weights are not those of the class, for example of a fused model.
+
         Examples:
             >>> from cpvt_backbones import CPVT
             >>> CPVT(arch='tiny', num_registers=4).save_pretrained('mine')

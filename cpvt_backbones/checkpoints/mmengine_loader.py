@@ -74,6 +74,9 @@ def load_from_cpvt_backbones(filename: str, map_location: Any = None) -> dict[st
         filename: See :func:`read_checkpoint`; or a name of mmengine, such as
             ``'torchvision://resnet50'``.
         map_location: Ignored; the weights are on the CPU.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be read.
     """
     scheme, separator, name = filename.partition('://')
     if separator and scheme.rpartition(':')[2] in ('s3', 'petrel'):

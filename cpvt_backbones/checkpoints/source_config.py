@@ -162,6 +162,9 @@ def named_backbone(
 
     Returns:
         A config, ``dict(type=..., ...)``; ``None`` if only the weights show it.
+
+    Raises:
+        CheckpointError: No backbone here supports the model in ``config``.
     """
     if 'type' in config:
         return dict(config)

@@ -103,7 +103,11 @@ class DurableCheckpointHook(CheckpointHook):
         self._state_before_val: dict[str, Any] | None = None
 
     def before_run(self, runner: Runner) -> None:
-        """Lock the work directory and choose the checkpoint to resume from."""
+        """Lock the work directory and choose the checkpoint to resume from.
+
+        Raises:
+            ValueError: See :class:`DurableCheckpointHook`.
+        """
         loaded = runner._has_loaded  # FlexibleRunner loads before its hooks run
         choose = runner._resume and runner._load_from is None and not loaded
         problem = checkpoint = None

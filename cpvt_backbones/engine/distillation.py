@@ -210,6 +210,9 @@ class HardDistillation(ImageClassifier):
         Args:
             images: (B, 3, H, W), normalised for the student. In a padded batch, the teacher sees
                 each image without its padding.
+
+        Raises:
+            ValueError: The teacher has another number of classes than the student.
         """
         sizes = announced_sizes(images)
         if sizes is None:

@@ -57,7 +57,17 @@ class Selection:
     def candidates(
         self, head: Any, maps: Sequence[Tensor], size: tuple[int, int], *, by_level: bool = False
     ) -> tuple[Tensor, ...]:
-        """Select a dense head's best candidates: boxes (B, K, 4), scores, and labels or levels."""
+        """Select the best candidates of a dense head.
+
+        Args:
+            head: The head.
+            maps: Its input maps.
+            size: (height, width) of the images in px.
+            by_level: Return levels instead of labels.
+
+        Returns:
+            Boxes (B, K, 4), scores (B, K), and labels or levels (B, K).
+        """
         cls_scores, box_deltas = head(maps)
         sizes = [level.shape[2:] for level in cls_scores]
         anchors = head.prior_generator.grid_priors(

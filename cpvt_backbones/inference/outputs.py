@@ -254,7 +254,13 @@ def write_json_files(
 ) -> None:
     """Write the JSON files of all predictions; delete unfinished files of killed runs.
 
-    ``num_things`` is the number of object classes of a panoptic segmentor.
+    Args:
+        folder: The output folder.
+        records: Records of the finished images.
+        images: All images, in the order of the files.
+        classes: Names of the classes.
+        ids: Ids of images and classes.
+        num_things: Number of object classes of a panoptic segmentor.
     """
     listed, entries = [], []
     for image in images:

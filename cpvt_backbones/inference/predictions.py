@@ -71,9 +71,17 @@ def run_batch(
     bounds: Bounds,
     on_tiles: OnTiles | None,
 ) -> list[Any]:
-    """Run the model on images of equal size, in tiles if they need it.
+    """Run the model on images of equal size, in tiles if needed.
 
-    :func:`finish_prediction` converts each output.
+    Args:
+        predictor: The model.
+        batch: Images of equal size; only one if it needs tiles.
+        score_thr: Minimum score of a box.
+        bounds: Limits of a forward call.
+        on_tiles: Function that gets the number of finished tiles and their total.
+
+    Returns:
+        One output per image, for :func:`finish_prediction`.
     """
     if batch[0].pixels > bounds.max_pixels:
         return [predict_tiled(predictor, batch[0], score_thr, bounds, on_tiles)]
@@ -88,8 +96,11 @@ def finish_prediction(
 ) -> tuple[Prediction, float | None]:
     """Convert an output of :func:`run_batch` to a prediction and a detector's highest score.
 
-    The score may be below ``score_thr``; it is ``None`` without boxes. NaN and infinite values
-    raise ``ValueError``.
+    The other arguments are those of :func:`run_batch`. The score may be below ``score_thr``; it is
+    ``None`` without boxes.
+
+    Raises:
+        ValueError: The output has NaN or infinite values.
     """
     if loaded.pixels > bounds.max_pixels:  # predict_tiled has finished it
         return output
@@ -113,6 +124,8 @@ def predict_tiled(
     on_tiles: OnTiles | None,
 ) -> tuple[Prediction, float | None]:
     """Predict on one image in overlapping tiles; return the same as :func:`finish_prediction`.
+
+    The arguments are those of :func:`run_batch`.
 
     Raises:
         ImageError: The model is a classifier, or it predicts panoptic segments, whose parts in
@@ -291,7 +304,12 @@ def resize_logits(
 ) -> Tensor:
     """Resize logits (C, h, w) bilinearly, like ``torch.nn.functional.interpolate``.
 
-    Only the given rows of (C, height, width) are computed.
+    Args:
+        logits: (C, h, w).
+        rows: Start and stop of the rows of (C, height, width) that are computed.
+        height: Height of the result in px.
+        width: Width of the result in px.
+        align_corners: See ``torch.nn.functional.interpolate``.
     """
     if logits.shape[1:] == (height, width):
         return logits[:, slice(*rows)]
@@ -404,7 +422,8 @@ def _detection(predictor: Predictor, found: _Found, loaded: LoadedImage) -> Pred
 def encode_mask(mask: np.ndarray, *, height: int, width: int, left: int = 0, top: int = 0) -> Rle:
     """Encode a mask (h, w; bool) at (left, top) of an image of (height, width).
 
-    Images of 2^32 pixels or more raise ``ValueError``.
+    Raises:
+        ValueError: The image has 2^32 pixels or more.
     """
     from pycocotools import mask as coco_mask
 

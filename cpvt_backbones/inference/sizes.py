@@ -370,6 +370,9 @@ def resize(
 
     An image that is read by windows becomes :class:`Resized`. An image that already has this size
     is returned unchanged.
+
+    Raises:
+        ValueError: An image read by windows is to be resized by another method than bilinear.
     """
     if image.shape[1::-1] == size:
         return image

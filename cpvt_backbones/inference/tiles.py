@@ -61,11 +61,10 @@ class TileGrid(NamedTuple):
 
 
 def make_grid(height: int, width: int, *, tile_size: int, overlap: int) -> TileGrid:
-    """Cover an image of (height, width) px.
+    """Cover an image of (height, width) px by tiles with sides of ``tile_size`` px.
 
-    A tile is smaller than ``tile_size`` only if the image is smaller. Neighbours share ``overlap``
-    px. The last two of a row or column may share more, because the last tile ends at the image's
-    edge.
+    A tile is smaller only if the image is smaller. Neighbours share ``overlap`` px. The last two of
+    a row or column may share more, because the last tile ends at the image's edge.
     """
 
     def cover(length: int) -> tuple[Span, ...]:
@@ -138,12 +137,17 @@ def blend_tiles(
     *,
     to_classes: Callable[[Tensor], np.ndarray],
 ) -> Iterator[Block]:
-    """Yield blocks of classes from the mean logits of overlapping tiles, weighted by
-    :func:`ramp_weights`.
+    """Yield blocks of classes from the weighted mean logits of overlapping tiles.
 
-    ``tiles`` yields the logits (C, h, w) of each tile in :func:`tile_order`. When no later tile
-    covers a pixel, its class is decided and its logits are dropped. The memory holds the logits of
-    one tile, and of the pixels that two rows of tiles share in a panel.
+    Weights are those of :func:`ramp_weights`. When no later tile covers a pixel, its class is
+    computed and its logits are dropped. The memory holds the logits of one tile, and of the pixels
+    that two rows of tiles share in a panel.
+
+    Args:
+        tiles: Iterator over the logits (C, h, w) of each tile in :func:`tile_order`.
+        grid: The tiles.
+        panels: Panels of the grid, from :func:`make_panels`.
+        to_classes: Function from logits (C, h, w) to classes (h, w).
     """
     row_weights, column_weights = ramp_weights(grid.rows), ramp_weights(grid.columns)
     next_tops = [*(top for top, _ in grid.rows[1:]), grid.rows[-1][1]]

@@ -242,7 +242,7 @@ def drop_out(dropout: nn.Dropout, x: Tensor) -> Tensor:
 def project(linear: nn.Linear, x: Tensor, qk: Tensor | None, *, split: int) -> Tensor:
     """Apply a linear layer to ``x``.
 
-    With ``qk``, its first ``split`` output channels are computed from ``qk`` instead.
+    With ``qk``, the first ``split`` output channels are computed from ``qk`` instead of ``x``.
     """
     if qk is None:
         return linear(x)

@@ -211,7 +211,9 @@ def test_the_grid_of_a_table_is_assumed_aloud():
 def test_a_state_dict_without_grids_loads_directly(size):
     source, model = column(img_size=size), column(img_size=size)
     grid = '{} x {}'.format(*source.pos_embed.grids[0])
-    with pytest.warns(UserWarning, match=f'pos_embed.0: the weights do not contain its grid .* {grid}'):
+    with pytest.warns(
+        UserWarning, match=f'pos_embed.0: the weights do not contain its grid .* {grid}'
+    ):
         model.load_state_dict(without_grids(source.state_dict()))
     assert torch.equal(model.pos_embed.get_parameter('0'), source.pos_embed.get_parameter('0'))
     with warnings.catch_warnings():

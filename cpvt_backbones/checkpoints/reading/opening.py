@@ -105,7 +105,7 @@ _CLASSES: list[Any] = [
 
 
 def open_checkpoint(file: Path) -> dict[str, Any]:
-    """Read the file of a checkpoint; see :func:`read_checkpoint`."""
+    """Read the file of a checkpoint; the errors are those of :func:`read_checkpoint`."""
     if (shard := _SHARD.search(file.name)) and int(shard[1]) > 1:
         raise CheckpointError(
             f'checkpoint: {str(file)!r} is one of {int(shard[1])} files of a model: pass their'
@@ -129,6 +129,9 @@ def file_metadata(file: Path) -> dict[str, Any]:
     """Return ``meta`` of a file of ``torch.save``, or the metadata of a safetensors file.
 
     Unlike in :func:`open_checkpoint`, it contains the stored config, which must never be run.
+
+    Raises:
+        CheckpointError: The file cannot be read.
     """
     if file.suffix == '.safetensors':
         _check_format(file)
