@@ -216,7 +216,7 @@ def check_options(options: Collection[str]) -> None:
         name = option.partition('.')[0]
         fault = None
         if name == 'launcher':
-            fault = 'launcher is an argument of its own'
+            fault = 'launcher is a separate argument'
         elif name not in READ_KEYS:
             advice = did_you_mean(name, READ_KEYS)
             advice = advice or '; set the keys that take its value, such as train_cfg.max_epochs'

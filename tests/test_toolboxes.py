@@ -23,7 +23,7 @@ ADVICE = '; set the keys that take its value, such as train_cfg.max_epochs'
             'trian_cfg.max_iters has no effect: a runner reads no trian_cfg; did you mean'
             " 'train_cfg'?",
         ),
-        ('launcher', 'launcher is an argument of its own'),
+        ('launcher', 'launcher is a separate argument'),
     ],
 )
 def test_options_without_effect(option, fault):

@@ -140,7 +140,7 @@ class PretrainedModel(BaseModule):
 
         Raises:
             ValueError: The name is unknown, the weights belong to another class, ``config.json`` is
-                invalid, or the weights do not determine an argument, which must then be passed.
+                invalid, or an argument must be passed because the weights do not show it.
             TypeError: ``name`` is not a path.
             FileNotFoundError, CheckpointError: See
                 :func:`cpvt_backbones.checkpoints.load_checkpoint`.

@@ -111,7 +111,7 @@ def convert_state_dict(
     """Convert weights of a ViT, DeiT, PVT, Twins or CPVT to a state dict of this package.
 
     **Names.** The names of the authors, timm, transformers, mmdet, mmseg, mmpretrain and this
-    package are recognised, also in wrappers (``model``, ``state_dict``) and under prefixes
+    package are recognised. They may be in wrappers (``model``, ``state_dict``) and under prefixes
     (``module.``, ``backbone.``, ``_orig_mod.``). Any other prefix is found if it is the only one.
 
     **Shapes.** A position embedding of another grid is resized. A patch embedding for RGB is fitted

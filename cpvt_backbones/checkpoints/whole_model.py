@@ -72,8 +72,8 @@ def load_weights(
 
     Raises:
         FileNotFoundError: There is no such file or folder.
-        CheckpointError: The checkpoint cannot be read, lacks weights, has other shapes, has values
-            that are NaN, infinite or integers, or has other classes or another order of classes.
+        CheckpointError: The checkpoint cannot be read, lacks weights, or has other shapes. Or it
+            has values that are NaN, infinite or integers, or other classes or another order.
 
     Examples:
         >>> from cpvt_backbones.analysis.complexity import build_model

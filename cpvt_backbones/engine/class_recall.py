@@ -11,7 +11,7 @@ from mmpretrain.evaluation import SingleLabelMetric
 from cpvt_backbones.checkpoints import classes_of
 
 
-@METRICS.register_module(force=True)  # in place of the function of .lazy_registration
+@METRICS.register_module(force=True)  # replaces the function of .lazy_registration
 class RecallByClass(SingleLabelMetric):
     """mmpretrain's recall with one metric per class, such as ``recall/cat``, in percent.
 

@@ -10,7 +10,7 @@ from cpvt_backbones.checks import check_keywords
 from cpvt_backbones.layers import PEGPosition, Stage
 
 
-@MODELS.register_module(force=True)  # in place of the function of .lazy_registration
+@MODELS.register_module(force=True)  # replaces the function of .lazy_registration
 class DETRWithPEG(DETR):
     """mmdet's DETR with PEG instead of the sine encoding in its encoder (CPVT paper, v1 and v2).
 

@@ -23,7 +23,7 @@ from cpvt_backbones.checks import check_fraction, check_int, list_of_dicts
 from cpvt_backbones.errors import InputError
 
 
-@MODELS.register_module(force=True)  # in place of the function of .lazy_registration
+@MODELS.register_module(force=True)  # replaces the function of .lazy_registration
 class DistillationHead(DeiTClsHead):
     """Head of two linear classifiers: one learns the labels, the other the teacher's labels.
 
@@ -75,7 +75,7 @@ class DistillationHead(DeiTClsHead):
         return (first + second) / 2
 
 
-@MODELS.register_module(force=True)  # in place of the function of .lazy_registration
+@MODELS.register_module(force=True)  # replaces the function of .lazy_registration
 class HardDistillation(ImageClassifier):
     """Image classifier that also learns a teacher's predictions (hard distillation, DeiT).
 

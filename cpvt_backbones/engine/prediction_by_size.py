@@ -1,8 +1,8 @@
 """Predictions of any detector, segmentor or classifier that do not depend on other images.
 
 Toolboxes pad the images of a batch to one size. A backbone can ignore the padding, but neck and
-heads still convolve, resize and normalise over it. The loops of this module split the batch of a
-validation or test step before padding, so that only images of the same size share a forward call.
+heads still convolve, resize and normalise over it. So the loops of this module split a batch before
+padding. Only images of the same size share a forward call in validation and test.
 
 :class:`ResumableRunner` uses these loops. With mmengine's own runner, a config names them:
 ``val_cfg = dict(type='ValLoopBySize')`` and ``test_cfg = dict(type='TestLoopBySize')``.

@@ -17,7 +17,7 @@ except ImportError:  # mmdet is not installed
     pass
 else:
 
-    @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
+    @MODELS.register_module(force=True)  # replaces the function of .lazy_registration
     class ValidSizesDetDataPreprocessor(AnyChannels, DetDataPreprocessor):
         """mmdet's ``DetDataPreprocessor`` that passes the size of each image to the backbone.
 
@@ -54,7 +54,7 @@ except ImportError:  # mmsegmentation is not installed
     pass
 else:
 
-    @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
+    @MODELS.register_module(force=True)  # replaces the function of .lazy_registration
     class ValidSizesSegDataPreProcessor(AnyChannels, SegDataPreProcessor):
         """mmseg's ``SegDataPreProcessor`` that passes the size of each image to the backbone.
 
@@ -95,7 +95,7 @@ except ImportError:  # mmpretrain is not installed
     pass
 else:
 
-    @MODELS.register_module(force=True)  # in place of the function of .lazy_registration
+    @MODELS.register_module(force=True)  # replaces the function of .lazy_registration
     class ValidSizesClsDataPreprocessor(ValidSizes, ClsDataPreprocessor):
         """mmpretrain's ``ClsDataPreprocessor`` that passes the size of each image to the backbone.
 

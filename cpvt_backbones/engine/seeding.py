@@ -1,7 +1,7 @@
 """Reproducible random numbers of a resumed training.
 
-- For the images of a batch (crops, flips, noise), they depend on the seed of the run, the rank and
-  the iteration, but not on the number of workers.
+- For the images of a batch (crops, flips, noise), they depend on seed, rank and iteration, but not
+  on the number of workers.
 - For the model (dropout, stochastic depth), they depend on the random state in the checkpoint.
 """
 

@@ -39,8 +39,8 @@ class TrainingCheckHook(Hook):
     ``custom_hooks``. A training ends for one of these reasons:
 
     - ``neck.in_channels`` differs from the channels of the backbone.
-    - The classes of a data set differ by a name or by their order from those of its annotations, of
-      its metrics, of the training data or of a teacher.
+    - The classes of a data set differ in names or order from those of its annotations, its metrics,
+      the training data or a teacher.
     - ``num_classes`` of a head differs from the number of classes of the training data.
     - No training image of a detector has an object of the classes.
     - A checkpoint of ``load_from`` or ``resume`` belongs to another kind of model, has other

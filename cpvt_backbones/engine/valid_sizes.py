@@ -27,7 +27,7 @@ class ValidSizes:
     needed. The batch may be cast or copied in between, but passing only a part of it is an error.
 
     Validation and test pad nothing, because neck and head would see the padding. Settings that pad
-    a batch are ignored there. The images of a batch must have the same size, so the loops of
+    a batch are ignored there. The images of a batch must have the same size. The loops of
     :class:`ResumableRunner` pass the images of one size at a time (:func:`predict_by_size`).
 
     The classes for the toolboxes, :class:`ValidSizesDetDataPreprocessor`,

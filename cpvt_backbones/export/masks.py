@@ -13,9 +13,9 @@ from .graphs import ExportGraph
 class MaskQueries(ExportGraph):
     """Graph of :class:`EoMT` for instances and panoptic segments.
 
-    Its outputs are ``masks`` (B, Q, ceil(H / s), ceil(W / s)), logits at the stride s of the head,
-    and ``classes`` (B, Q, K + 1), logits of which the last is "no object". Images keep their shape
-    and are not padded to a square.
+    The output ``masks`` (B, Q, ceil(H / s), ceil(W / s)) has logits at the stride s of the head.
+    The output ``classes`` (B, Q, K + 1) has logits, of which the last is "no object". Images keep
+    their shape and are not padded to a square.
 
     Args:
         model: The model.

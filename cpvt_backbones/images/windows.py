@@ -142,9 +142,9 @@ class Scene:
     def missing(self, rows: Span, columns: Span) -> np.ndarray | None:
         """Return a mask (bool) of pixels without data in all bands of the model, or ``None``.
 
-        A pixel has no data if it is ``nodata`` or outside the mask of the file, or if it is
-        transparent and the file is read without a range or bands. ``None`` means that all pixels
-        have data. A damaged file raises ``ImageError``.
+        A pixel has no data if it is ``nodata`` or outside the mask of the file. Transparent pixels
+        have no data either if the file is read without a range or bands. ``None`` means that all
+        pixels have data. A damaged file raises ``ImageError``.
         """
         if self._is_complete:
             return None

@@ -145,8 +145,8 @@ class Inferencer(FromCheckpoint):
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
-        ValueError: An argument is not accepted, the config's ``default_scope`` is not a toolbox, or
-            its test pipeline sets the size in an unknown way and no ``scale`` is given.
+        ValueError: An argument is not accepted, or the config's ``default_scope`` is not a toolbox.
+            Or no ``scale`` is given and the test pipeline sets the size in an unknown way.
 
     Attributes:
         predictor: The :class:`Predictor` that runs the batches; it has the names of the classes.

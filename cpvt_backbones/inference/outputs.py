@@ -327,8 +327,8 @@ def write_list(path: Path, entries: list[dict[str, Any]]) -> None:
 def write_csv(folder: Path) -> Path:
     """Write ``predictions.csv`` from the JSON files of a folder; return its path.
 
-    A row is a box in px, the class of an image, a panoptic segment with its pixel count, or a class
-    in a class map with its pixel count. An image without boxes has no row.
+    A row is a box in px, the class of an image, or a panoptic segment or class of a class map with
+    its pixel count. An image without boxes has no row.
     """
     listing = json.loads((folder / 'images.json').read_bytes())
     files = {image['id']: image['file_name'] for image in listing['images']}

@@ -559,8 +559,8 @@ class SpatialReductionAttention(Attention):
     """Attention whose keys and values come from a map reduced by a strided convolution (PVT,
     section 3.3).
 
-    The map is padded with zeros on the right and at the bottom up to a multiple of the ratio, so
-    any grid works and no token is left out. Prefix tokens are keys too; they are not reduced.
+    Zeros pad the map on the right and at the bottom up to a multiple of the ratio, so any grid
+    works and no token is left out. Prefix tokens are keys too; they are not reduced.
 
     Args:
         sr_ratio: Side of the square of tokens that becomes one key. 1 keeps all keys.

@@ -60,9 +60,9 @@ def _is_linear(feature_map: Tensor, proj: nn.Conv2d) -> bool:
 class PatchEmbed(nn.Module):
     """Project patches to tokens, with the weights of a convolution.
 
-    The image is padded with zeros on the right and at the bottom up to a multiple of the patch, so
-    that (H, W) pixels give (ceil(H / p), ceil(W / p)) tokens and no pixel is lost. Overlapping
-    patches (PVTv2, arXiv 2106.13797) are padded on all sides and give as many tokens.
+    Zeros pad the image on the right and at the bottom up to a multiple of the patch, so no pixel is
+    lost: (H, W) pixels give (ceil(H / p), ceil(W / p)) tokens. Overlapping patches (PVTv2, arXiv
+    2106.13797) are padded on all sides and give the same number of tokens.
 
     Args:
         in_channels: Channels of the image, or of the previous stage's map.

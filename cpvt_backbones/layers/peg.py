@@ -136,7 +136,7 @@ class PEG(nn.Module):
             (B, H' * W', C) with (H', W') = ``out_grid(grid)``.
 
         Raises:
-            ValueError: Tokens do not fill the grid or have another width than ``dim``, the grid is
+            ValueError: Tokens do not fill the grid or their width is not ``dim``, the grid is
                 smaller than an unpadded kernel, or a BatchNorm is trained on one token.
         """
         if not is_exporting():

@@ -76,7 +76,7 @@ def export_state_dict(
         name = key
         for pattern, replacement in rules:
             name = re.sub(pattern, replacement, name)
-        if _is_windowed(key, state_dict):  # its attention is no torch.nn.MultiheadAttention
+        if _is_windowed(key, state_dict):  # its attention is not torch.nn.MultiheadAttention
             name = name.replace('.attn.attn.out_proj.', '.attn.proj.')
         if to == 'mmseg' and name.startswith('norm.'):
             report.dropped[key] = Reason.NO_NORM_THERE

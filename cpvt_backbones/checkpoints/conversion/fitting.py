@@ -52,8 +52,8 @@ def fit(renamed: Renamed, model: nn.Module, *, table_grid: Any) -> Fitted:
         table_grid: See :func:`convert_state_dict`.
 
     Raises:
-        CheckpointError: One model is plain and the other hierarchical, there are more blocks than
-            the model has, or the grid of an embedding is unknown or contradicts ``table_grid``.
+        CheckpointError: One model is plain and the other hierarchical, or there are more blocks
+            than the model has. Or the grid of an embedding is unknown or not ``table_grid``.
         ValueError: ``table_grid`` is neither a pair nor pairs.
     """
     parts, wanted = renamed.parts, model.state_dict()

@@ -120,8 +120,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 def _file_in(folder: Path, argument: str) -> Path:
     """Return the first of ``WEIGHTS`` in a folder, or the checkpoint of a work directory.
 
-    The latter is the best checkpoint of the newest training, or the newest checkpoint if there is
-    no best one, or if there are several metrics.
+    The latter is the best checkpoint of the newest training. Without a best one, or with several
+    metrics, it is the newest checkpoint.
     """
     for name in WEIGHTS:
         if (folder / name).is_file():
@@ -158,7 +158,7 @@ def newest_checkpoint(
     It is the file named in ``last_checkpoint``, unless a later file has a higher iteration. A
     training that was killed between writing a checkpoint and writing the pointer leaves such a
     file. A file is later by its time, by a higher number in its name (clocks may be set back), or
-    if a preempted training wrote it. The number does not count if another run wrote the file
+    as that of a preempted training. The number does not count if another run wrote the file
     earlier, because a training may start anew in a folder with longer ones. Without a readable
     pointer, the readable checkpoint of the highest iteration is taken.
 
