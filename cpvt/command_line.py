@@ -447,7 +447,7 @@ def add_model_arguments(parser: Parser, *, images: bool = False, exported: bool 
         ' or a file of cpvt export' if exported else ''
     )
     parser.add_argument(
-        'config', metavar='CONFIG', help=f'config file; {alone} stands alone for CONFIG CHECKPOINT'
+        'config', metavar='CONFIG', help=f'config file; {alone} replaces CONFIG CHECKPOINT'
     )
     rest = "; then image files, folders, patterns ('**' is any folders)" if images else ''
     metavar = 'CHECKPOINT IMAGE' if images else 'CHECKPOINT'

@@ -77,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--int8',
         action='store_true',
-        help='ONNX: round to 8 bits, for the --runtime; needs --verify-images, and is refused where'
+        help='ONNX: quantise to 8 bits for the --runtime; needs --verify-images, and is refused if'
         ' it agrees with fp32 in less than 98 %%',
     )
     _add_verification(parser)
@@ -91,7 +91,7 @@ def _add_verification(parser: argparse.ArgumentParser) -> None:
         '--runtime',
         choices=plain.RUNTIMES[:2],
         default=plain.RUNTIMES[0],
-        help='in which an .onnx file is verified, and for which --int8 rounds it; default:'
+        help='runtime that verifies an .onnx file, and for which --int8 quantises; default:'
         ' %(default)s',
     )
     verification.add_argument(
@@ -114,7 +114,7 @@ def _add_verification(parser: argparse.ArgumentParser) -> None:
         '--verify-images',
         nargs='+',
         default=[],
-        help='files and folders; default: generated images; of --int8 for openvino, every second'
+        help='files and folders; default: generated images; with --int8 for openvino, every second'
         ' one sets the range of the 8 bits',
     )
 

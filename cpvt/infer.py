@@ -4,8 +4,9 @@
     cpvt infer model.onnx photos/    # a file of cpvt export
     cpvt infer NAME photos/          # a model by name
 
-Writes records.jsonl after each image; predictions.json (boxes: COCO results), images.json and
-failed.json at the end; vis/ (pictures), pred/ (class maps). Run it again after an interruption.
+It writes records.jsonl after each image, and predictions.json (boxes: COCO results), images.json
+and failed.json at the end. Pictures go to vis/ and class maps to pred/. Run it again after an
+interruption.
 """
 
 import argparse
@@ -129,7 +130,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--strict',
         action='store_true',
-        help='exit code 1 if any image failed or is of a kind that is not read; without it, if all'
+        help='exit code 1 if any image failed or has an unsupported format; default: only if all'
         ' failed',
     )
     _add_sizes(parser)
@@ -145,8 +146,8 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         '--scale',
         type=parse_scale,
         metavar=SCALES,
-        help="config: the test pipeline's (default: docs/inference.md); native: own size; 0.5: a"
-        ' factor of it; 800, 800x1333: largest that fits',
+        help="config: the test pipeline's (default: docs/inference.md); native: the image's size;"
+        ' 0.5: a factor of it; 800, 800x1333: largest that fits',
     )
     size.add_argument(
         '--long-side', type=cli.positive, metavar='PX', help='length of the longer side'
@@ -167,14 +168,14 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         type=cli.positive,
         default=1,
         metavar='N',
-        help='most images of equal size per forward call',
+        help='maximum number of images of equal size per forward call',
     )
     memory.add_argument(
         '--max-pixels',
         type=cli.positive,
         default=plain.MAX_PIXELS,
         metavar='N',
-        help='pixels per forward call; a larger image is tiled',
+        help='maximum pixels per forward call; larger images are tiled',
     )
     memory.add_argument(
         '--tile-size',
@@ -205,12 +206,12 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
         '--shard',
         type=parse_shard,
         metavar='I/N',
-        help='predict shard I, from 0, of N; auto: as torchrun or Slurm numbers it',
+        help='predict shard I of N, counted from 0; auto: from torchrun or Slurm',
     )
     processes.add_argument(
         '--merge',
         action='store_true',
-        help='when all shards have ended: make their results one',
+        help='merge the results of all shards after they have ended',
     )
 
 
