@@ -13,13 +13,12 @@ from torch.nn import functional
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.images.finding import ImageError
-from cpvt_backbones.images.windows import Scene, no_class
+from cpvt_backbones.images.windows import Block, Scene, no_class
 
 from .panoptic import segments_of
 from .predictors import Predictor
 from .tiles import (
     SAME_OBJECT,
-    Block,
     Bounds,
     blend_tiles,
     bounding_boxes,
