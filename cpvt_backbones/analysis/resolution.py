@@ -376,6 +376,7 @@ class ForwardMeter(Hook):
             for meta in metas
             if {'img_shape', 'ori_shape'} <= meta.keys()
         ]
+        # Ratio of sides, as the root of the ratio of areas.
         self.zooms += [math.sqrt(math.prod(seen[:2]) / math.prod(own[:2])) for seen, own in sides]
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:

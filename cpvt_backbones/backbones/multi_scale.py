@@ -222,6 +222,7 @@ class MultiScaleCPVT(CPVT):
             check("None with source='last'", lambda value: value is None, taps=taps)
             blocks = [depth - 1] * len(levels)
         else:
+            # By default, the last block of each quarter.
             chosen = [max(depth * (i + 1) // 4 - 1, 0) for i in range(4)] if taps is None else taps
             resolved = resolve_indices('taps', chosen, depth)
             if len(resolved) != len(STRIDES) or list(resolved) != sorted(resolved):

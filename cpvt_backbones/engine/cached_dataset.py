@@ -177,6 +177,7 @@ class BatchRandomResizedCrop:
         x, y = (2 * draw[2] - 1) * (1 - width), (2 * draw[3] - 1) * (1 - height)
         sign = torch.where(draw[4] < self.flip, -1.0, 1.0)
         zero = torch.zeros_like(x)
+        # Affine matrices (B, 2, 3) from the crop to the image.
         theta = torch.stack((sign * width, zero, x, zero, height, y), 1).view(-1, 2, 3)
         shape = [*images.shape[:2], self.size, self.size]
         grid = F.affine_grid(theta.to(images.device), shape, align_corners=False).to(images.dtype)

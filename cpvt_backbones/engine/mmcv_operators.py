@@ -87,6 +87,7 @@ def softnms(
     inds = np.arange(len(rows))
     i = 0
     while i < len(rows):
+        # Move the best remaining box to the front; NaN scores stay.
         best = i if np.isnan(rows[i, 4]) else i + np.nan_to_num(rows[i:, 4], nan=-np.inf).argmax()
         rows[[i, best]], inds[[i, best]] = rows[[best, i]], inds[[best, i]]
         ious = _ious(rows[i, :4], rows[i + 1 :, :4], options['offset'])

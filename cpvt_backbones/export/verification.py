@@ -234,6 +234,7 @@ def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
     height, width, channels = shape
     layers = []
     for cell in (1, 8, 32, 128):
+        # Sides are rounded up to whole cells.
         cells = rng.integers(0, 256, (-(-height // cell), -(-width // cell), channels), np.uint8)
         layers.append(resize(cells, (width, height)))
     return np.mean(layers, axis=0).astype(np.uint8)

@@ -325,6 +325,7 @@ class _Canvas:
         written = _write((font or self._font).size, text, shade)
         right, bottom = written.width - 1, written.height - 1
         left = round(max(0, min(box[0], self.image.width - right)))
+        # Above the box, inside at its top, inside at its bottom.
         for top in map(round, (box[1] - bottom, max(0, box[1]), box[3] - bottom)):
             area = slice(top, top + bottom), slice(left, left + right)
             if top >= 0 and not self._is_written[area].any():

@@ -320,6 +320,7 @@ def _are_inside(
 
 
 def _intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    # corners of the intersections
     return np.hstack([np.maximum(a[:, :2], b[:, :2]), np.minimum(a[:, 2:], b[:, 2:])])
 
 

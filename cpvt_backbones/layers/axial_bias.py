@@ -75,6 +75,7 @@ class AxialBias:
         """
         height, width = self.rows.shape[3], self.columns.shape[3]
         rows, columns = (torch.eye(n, dtype=key.dtype, device=key.device) for n in (height, width))
+        # (H, W, H) and (H, W, W)
         rows, columns = rows[:, None].expand(-1, width, -1), columns.expand(height, -1, -1)
         one_hot = torch.cat((rows, columns), dim=2).flatten(0, 1)  # (H * W, H + W)
         one_hot = F.pad(one_hot, (0, 0, self.num_prefix, 0))

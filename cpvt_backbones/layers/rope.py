@@ -194,6 +194,7 @@ class RoPE(PositionEncoding):
             first, second = x.chunk(2, dim=-1)
             partner = torch.cat((second, first), dim=-1)
         else:
+            # Swap the two channels of each pair.
             partner = torch.stack((x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
         return (x * cos).addcmul_(partner, sin).to(x.dtype)
 

@@ -398,6 +398,7 @@ class TimmModel(Backbone):
         self.load_state_dict(trunk.state_dict(), strict=False)
         head = _head_weights(weights_in(read_checkpoint(checkpoint_path)))
         own = self.head.state_dict()
+        # Only a classifier of the same shape is loaded.
         if own and {k: v.shape for k, v in head.items()} == {k: v.shape for k, v in own.items()}:
             self.head.load_state_dict(head)
         elif own:
