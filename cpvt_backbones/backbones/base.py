@@ -24,7 +24,7 @@ from cpvt_backbones.layers import (
     Stage,
 )
 from cpvt_backbones.layers.attention import Arrange
-from cpvt_backbones.layers.learned_table import adapt_tables
+from cpvt_backbones.layers.learned_table import fit_stored_embeddings
 from cpvt_backbones.layers.position import StageTokens, build_positions
 from cpvt_backbones.layers.tokens import (
     Grid,
@@ -224,7 +224,7 @@ class Backbone(PretrainedModel):
         if any(encoding.has_rotation for encoding in encodings.values()):
             self._check_padding('beside a rotary encoding', position)
         if LearnedTable.attribute in encodings:
-            self._register_load_state_dict_pre_hook(adapt_tables, with_module=True)
+            self._register_load_state_dict_pre_hook(fit_stored_embeddings, with_module=True)
 
     def _later_names(self) -> set[str]:
         """Attributes that the class declares, or takes as arguments, and may set later."""

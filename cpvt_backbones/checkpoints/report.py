@@ -84,7 +84,7 @@ class Reason(str, Enum):
     NO_CLS_TOKEN = 'the model has no class token'
     NO_DIST_TOKEN = 'the model has no distillation token'
     NO_REGISTERS = 'the model has no register tokens'
-    NO_TABLE = 'the model has no learned position embedding'
+    NO_EMBEDDING = 'the model has no learned position embedding'
     NO_PEG = 'the model has no such PEG'
     NO_FREQUENCIES = 'the model has no learned rotary frequencies'
     NO_RELATIVE = 'the model has no relative position encoding'
@@ -120,7 +120,7 @@ OTHER_OUTPUTS = frozenset(
         Reason.NO_CLS_TOKEN,
         Reason.NO_DIST_TOKEN,
         Reason.NO_REGISTERS,
-        Reason.NO_TABLE,
+        Reason.NO_EMBEDDING,
         Reason.NO_PEG,
         Reason.NO_FREQUENCIES,
         Reason.NO_RELATIVE,

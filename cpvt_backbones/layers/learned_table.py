@@ -166,7 +166,7 @@ def stored_grid(value: Any) -> Grid | None:
     return height, width
 
 
-def table_layout(
+def embedding_layout(
     entries: int,
     grid: Grid,
     usual: Sequence[int],
@@ -236,7 +236,7 @@ def show_grid(grid: Grid) -> str:
     return f'{grid[0]} x {grid[1]}'
 
 
-def adapt_tables(
+def fit_stored_embeddings(
     trunk: nn.Module,
     state_dict: dict[str, Any],
     prefix: str,
@@ -281,7 +281,7 @@ def adapt_tables(
         needed = set(ours[: encoding.num_prefix[index]])
         skips = [skip for skip in (len(theirs), 0, 1, 2) if needed <= set(theirs[:skip])]
         try:
-            layout = table_layout(table.shape[1], grid, skips, stored=stored)
+            layout = embedding_layout(table.shape[1], grid, skips, stored=stored)
         except ValueError as error:
             advice = '' if stored else f'; {key_of_grid} with (height, width) tells'
             errors.append(f'{key}: {error}{advice}')

@@ -80,7 +80,7 @@ class RelativeBias(PositionEncoding):
         side = self.sides[index]
         offsets, prefix = table[:, : offsets_of(side)], table[:, offsets_of(side) :]
         if not self.windowed[index]:
-            offsets, side = resize_table(offsets, side, grid), grid
+            offsets, side = resize_offset_table(offsets, side, grid), grid
         if not prefix.shape[1]:
             prefix = prefix.new_zeros(len(prefix), 3)
         table = torch.cat((offsets, prefix), dim=1).to(query.dtype)
@@ -96,7 +96,7 @@ def offsets_of(side: Grid) -> int:
     return (2 * side[0] - 1) * (2 * side[1] - 1)
 
 
-def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
+def resize_offset_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
     """Resize the offsets (heads, offsets) of a grid to those of another, bilinearly."""
     if not is_exporting() and old == new:
         return table

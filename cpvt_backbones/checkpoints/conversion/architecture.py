@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from cpvt_backbones.checks import list_of_dicts
-from cpvt_backbones.layers.learned_table import prefix_tokens, table_layout
+from cpvt_backbones.layers.learned_table import embedding_layout, prefix_tokens
 
 from ..report import CheckpointError
 from .families import Family, recognise
@@ -204,7 +204,7 @@ def _read_position(
     """
     position: list[dict[str, Any]] = []
     if 'pos_embed.0' in weights:
-        position.append(dict(type='Learned', **_table_options(weights, family)))
+        position.append(dict(type='Learned', **_resize_options(weights, family)))
         result.table_entries = _shape(weights, 'pos_embed.0', 3)[1]
         _read_grid(weights, result, result.table_entries)
     position += _relative(weights, result)
@@ -249,7 +249,7 @@ def _relative(weights: Weights, result: Architecture) -> list[dict[str, Any]]:
     return position
 
 
-def _table_options(weights: Weights, family: Family) -> Mapping[str, Any]:
+def _resize_options(weights: Weights, family: Family) -> Mapping[str, Any]:
     """Return how the source resizes its embedding, as arguments of ``LearnedTable``."""
     if family.layout == 'hierarchical':
         return _PVT_TABLE
@@ -339,7 +339,7 @@ def _read_grid(weights: Weights, result: Architecture, entries: int) -> None:
         return
     prefix = len(prefix_tokens(weights)) if result.backbone == 'CPVT' else 0
     no_grid = (0, 0)  # of the model, which is not known
-    if layout := table_layout(entries, no_grid, (prefix, 0, 1, 2)):
+    if layout := embedding_layout(entries, no_grid, (prefix, 0, 1, 2)):
         result.arguments['img_size'] = layout[1][0] * patch  # of a square
         result.assumed.append(f'img_size={result.arguments["img_size"]}')
         return

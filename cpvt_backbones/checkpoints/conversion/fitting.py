@@ -15,11 +15,11 @@ from cpvt_backbones.checks import is_int, is_sequence
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.layers.learned_table import (
     LearnedTable,
+    embedding_layout,
     grid_key,
     prefix_tokens,
     show_grid,
     stored_grid,
-    table_layout,
 )
 from cpvt_backbones.layers.peg import identity_init
 from cpvt_backbones.layers.tokens import Grid
@@ -64,11 +64,11 @@ def fit(renamed: Renamed, model: nn.Module, *, table_grid: Any) -> Fitted:
     dropped: dict[str, Reason] = {}
     notes: list[str] = []
     if table is not None:
-        parts, notes = _fit_tables(parts, model, table, grids)
+        parts, notes = _fit_embeddings(parts, model, table, grids)
         notes += _resizing(renamed.source, table)
     else:
         tables = [name for name in parts if _TABLE.match(name)]
-        dropped = {parts[name].keys[0]: Reason.NO_TABLE for name in tables}
+        dropped = {parts[name].keys[0]: Reason.NO_EMBEDDING for name in tables}
         parts = {name: part for name, part in parts.items() if name not in tables}
     parts, more = _fit_patches(parts, wanted)
     added, reasons = _additions(parts, wanted, model)
@@ -125,7 +125,7 @@ def _additions(
     return added, reasons
 
 
-def _fit_tables(
+def _fit_embeddings(
     parts: Parts, model: nn.Module, table: LearnedTable, grids: Mapping[int, Grid]
 ) -> tuple[dict[str, Part], list[str]]:
     """Fit the position embedding of each stage to the model's prefix tokens and grid."""
@@ -138,7 +138,7 @@ def _fit_tables(
             result[name] = part
             index = int(name[-1])
             if index < len(table.grids) and part.value.dim() == 3:  # of a stage that is built
-                value, more = _fit_table(index, parts, model, table, grids.get(index))
+                value, more = _fit_embedding(index, parts, model, table, grids.get(index))
                 result[name] = Part(value, part.keys)
                 notes += more
     for index, grid in enumerate(table.grids):
@@ -191,7 +191,7 @@ def _prefix_entries(parts: Parts) -> list[str]:
     return theirs
 
 
-def _fit_table(
+def _fit_embedding(
     index: int, parts: Parts, model: nn.Module, encoding: LearnedTable, known: Grid | None
 ) -> tuple[Tensor, list[str]]:
     """Fit the position embedding of a stage; return it and notes for the report."""
@@ -208,7 +208,7 @@ def _fit_table(
     # This package's embeddings have an entry for each prefix token.
     usual = [len(theirs)] if origin.endswith(key) else [len(theirs), 0]
     try:
-        layout = table_layout(entries, grid, usual, (0, 1, 2), stored=known)
+        layout = embedding_layout(entries, grid, usual, (0, 1, 2), stored=known)
     except ValueError as error:
         advice = ''
         if known is None:

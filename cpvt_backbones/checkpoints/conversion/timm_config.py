@@ -88,12 +88,14 @@ def _apply_named(named: Mapping[str, Any], read: Architecture) -> None:
     if heads is not None and read.backbone == 'CPVT':
         arguments['arch'] = {**arguments['arch'], 'num_heads': heads}
         read.unclear.pop('arch', None)
-    if 'position' in named and _has_table(named['position']) == (read.table_entries is not None):
+    if 'position' in named and _has_embedding(named['position']) == (
+        read.table_entries is not None
+    ):
         arguments['position'] = named['position']
         read.unclear.pop('position', None)
 
 
-def _has_table(position: Any) -> bool:
+def _has_embedding(position: Any) -> bool:
     encodings = position if isinstance(position, list) else [position]
     return any(encoding and encoding['type'] == 'Learned' for encoding in encodings)
 

@@ -329,7 +329,7 @@ def _set_windows(values: Mapping[str, Any], read: Architecture) -> None:
     read.unclear.pop('position', None)
     wanted = _windows(values, arguments['arch']['depth'], is_sam=is_sam)
     if relative:
-        relative[0]['grid'] = _grid_of_tables(values, read, wanted)
+        relative[0]['grid'] = _relative_grid(values, read, wanted)
     for name in ('window_size', 'mask_window_padding'):
         read.unclear.pop(name, None)
     read.assumed = []
@@ -356,7 +356,7 @@ def _windows(
     return size, global_blocks
 
 
-def _grid_of_tables(
+def _relative_grid(
     values: Mapping[str, Any], read: Architecture, windows: tuple[int | None, list[int]]
 ) -> tuple[int, int]:
     """Return the grid of relative positions in blocks with global attention.
