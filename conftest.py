@@ -105,9 +105,14 @@ def forget(manager):
 
 @pytest.fixture
 def call(monkeypatch):
-    """Run a tool as from the command line: ``call('train', 'config.py', '--amp')``."""
+    """Run a tool as from the command line: ``call('train', 'config.py', '--amp')``.
 
-    def call(tool, *arguments):
+    make_config.py times steps with ``estimate=True`` only, because they take seconds.
+    """
+
+    def call(tool, *arguments, estimate=False):
+        if tool == 'make_config' and not estimate:
+            arguments = ('--no-estimate', *arguments)
         path = ROOT / 'tools' / f'{tool}.py'
         # As in a process of its own: mmengine keeps visualizers and loggers by name. A run's logger
         # is named by the second of its start: the next run within that second would write to the

@@ -126,6 +126,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--overwrite', action='store_true', help='replace the config of an earlier call'
     )
+    parser.add_argument(
+        '--no-estimate',
+        action='store_true',
+        help='do not time training steps, which takes 10 to 20 s; more if one step does',
+    )
     parser.checks.append(check)
     return parser.parse_args(argv)
 
@@ -190,6 +195,18 @@ def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
     return kind, form
 
 
+def about_time(config: Path) -> str:
+    """How long the training of a config takes, or why that is not known."""
+    from cpvt_backbones.analysis.training_time import estimate_training
+    from cpvt_backbones.toolboxes import read_config
+
+    try:
+        return f'training: {estimate_training(read_config(config)).about}'
+    except Exception as error:  # the config is written, and may be for another machine
+        reason = ' '.join(str(error).split()) or type(error).__name__
+        return f'training time not estimated, because a step failed: {cli.text.printable(reason)}'
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     # Not above: it imports PyTorch, which takes seconds.
@@ -219,6 +236,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f'{args.out}: {request.task} of {len(classes)} {names}, {settings.about}')
     for remark in settings.remarks:
         print(remark)
+    if not args.no_estimate:
+        print(about_time(args.out))
     unit = 'epoch' if request.task == 'classifier' else 'iter'
     config = shlex.quote(str(args.out))
     checkpoint = shlex.quote(f'{work_dir(args.out)}/{unit}_{settings.fields["length"]}.pth')

@@ -251,7 +251,7 @@ def tiles(*, narrow: bool) -> Figure:
 def cell_sheet(count: int) -> Image.Image:
     """The first ``count`` photographs of the sheet that make_config.py writes of demo/cells."""
     with TemporaryDirectory() as folder:
-        make_config.main([str(CELLS), '--out', f'{folder}/model.py'])
+        make_config.main([str(CELLS), '--out', f'{folder}/model.py', '--no-estimate'])
         return without_ground(Image.open(f'{folder}/model/sheet.jpg'), count, 488, 480)
 
 
