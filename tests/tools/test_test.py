@@ -15,7 +15,7 @@ from tiny_configs import ROOT, TASKS, lively_model, save
 from torch import nn
 
 from cpvt_backbones.analysis import worst_images
-from cpvt_backbones.checkpoints import load_weights, whole
+from cpvt_backbones.checkpoints import load_weights, whole_model
 
 SHIPPED = {'mmdet': 'coco_detection', 'mmseg': 'ade20k'}
 SMALL_SCALES = [dict(type='Resize', scale=scale, keep_ratio=True) for scale in ((60, 40), (90, 90))]
@@ -265,7 +265,7 @@ class Wrapper(nn.Module):
 @pytest.mark.parametrize('form', ['plain', 'wrapped', 'bare', 'with more'])
 def test_weights_fit_through_every_wrapper(form, tmp_path, monkeypatch):
     """With several GPUs and test-time augmentation a model is wrapped twice."""
-    monkeypatch.setattr(whole, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
+    monkeypatch.setattr(whole_model, 'is_model_wrapper', lambda model: isinstance(model, Wrapper))
     model, state = nn.Linear(3, 2), nn.Linear(3, 2).state_dict()
     contents = {
         'plain': dict(state_dict=state),
