@@ -11,7 +11,7 @@
         --out mine/segmentor.py
     cpvt make-config folders photos/ --out mine/classifier.py
 
-Without the name of a format, as in the first line, it is detected.
+The format is detected if it is not named, as in the first line.
 
 The config has classes, paths, split, scale, schedule and weights to start from. It inherits a
 shipped recipe, which is written to the folder of its name: keep the two together. Boxes, masks
@@ -34,10 +34,10 @@ from cpvt.command_line import plain
 if TYPE_CHECKING:
     from cpvt_backbones.own_data import Form
 
-# The numbers of paths that each form takes.
+# Numbers of paths that each format takes.
 PATHS = dict(coco=(2,), voc=(1,), yolo=(1,), instances=(1, 2), masks=(2,), folders=(1,))
 LEAST_SIDE = 32  # px
-# The forms that have an option.
+# Formats that have an option.
 FORMS_OF = dict(
     val=('coco', 'instances'),
     add=('coco', 'voc', 'yolo', 'instances'),
@@ -52,10 +52,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         'data',
         nargs='+',
-        metavar='[FORM] PATH',
+        metavar='[FORMAT] PATH',
         help='coco: JSON IMAGES; voc: FOLDER; yolo: FOLDER or YAML; instances: JSON IMAGES, IMAGES'
-        ' MASKS or a YOLO folder; masks: IMAGES MASKS; folders: FOLDER; the format is detected if'
-        ' left out',
+        ' MASKS or a YOLO folder; masks: IMAGES MASKS; folders: FOLDER; without FORMAT, it is'
+        ' detected',
     )
     parser.add_argument(
         '--val',
@@ -68,7 +68,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         '--add',
         type=Path,
         metavar='FOLDER',
-        help='boxes, instances: output folder of cpvt infer, whose objects are trained on, too',
+        help='boxes, instances: output folder of cpvt infer whose objects are added to training',
     )
     parser.add_argument(
         '--classes',
@@ -90,26 +90,26 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs=2,
         type=float,
         metavar=('LOW', 'HIGH'),
-        help='values that become 0 and 255, of images of 16 or 32 bits: 0 4095 for 12 bits',
+        help='values of 16- or 32-bit images that become 0 and 255: 0 4095 for 12 bits',
     )
     parser.add_argument(
         '--bands',
         nargs='+',
         type=cli.positive,
         metavar='N',
-        help='bands of the files, from 1, that are the channels of the model: 4 2 1',
+        help='bands of the files, counted from 1, that become the channels: 4 2 1',
     )
     parser.add_argument(
         '--weights',
-        help='name of a published model, taken with its neck and heads if it is of this task; file'
-        ' or name of weights for the backbone; or none (default: shipped weights)',
+        help='name of a published model, loaded with neck and heads if it fits the task; file or'
+        ' name of weights for the backbone; or none (default: shipped weights)',
     )
     parser.add_argument('--length', type=cli.positive, help='iterations (for a classifier: epochs)')
     parser.add_argument(
         '--side',
         type=cli.positive,
         metavar='PX',
-        help='longer side of the images in training, without tiles (default: by the data)',
+        help='longer side of training images, without tiles (default: by the data)',
     )
     parser.add_argument('--out', type=Path, required=True, help='the config, FILE.py')
     parser.add_argument(
@@ -136,7 +136,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse paths that are not there, a config that would be replaced, and wrong numbers."""
+    """Refuse missing paths, a config that would be replaced, and wrong numbers."""
     if args.out.exists() and not args.overwrite:
         raise cli.UsageError(
             f'--out: {str(args.out)!r} exists; --overwrite replaces it, with any changes made by'
@@ -158,7 +158,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def must_exist(path: Path, argument: str) -> None:
-    """Refuse a path that is not there, with the most similar name beside it."""
+    """Refuse a missing path, and suggest the most similar name."""
     if path.exists():
         return
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -168,7 +168,9 @@ def must_exist(path: Path, argument: str) -> None:
 
 
 def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
-    """The form as named or recognised, and the form of the files: of instances, one of several."""
+    """Return the named or detected format, and the format of the files, which differs for
+    instances.
+    """
     from cpvt_backbones.own_data import Form, recognise
 
     named = args.data[0] if args.data[0] in PATHS else None
@@ -196,7 +198,7 @@ def form_of(args: argparse.Namespace) -> 'tuple[str, Form]':
 
 
 def about_time(config: Path) -> str:
-    """How long the training of a config takes, or why that is not known."""
+    """Describe how long the training of a config takes, or why that is unknown."""
     from cpvt_backbones.analysis.training_time import estimate_training
     from cpvt_backbones.toolboxes import read_config
 
@@ -209,7 +211,7 @@ def about_time(config: Path) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    # Not above: it imports PyTorch, which takes seconds.
+    # Not at the top, because it imports PyTorch, which takes seconds.
     from cpvt_backbones.own_data import Request, make_config, work_dir
 
     kind, form = form_of(args)

@@ -1,4 +1,4 @@
-"""Time of a training on this machine, from a few of its steps."""
+"""Estimates the time of a training on this machine from a few steps."""
 
 import io
 import time
@@ -23,7 +23,7 @@ from .memory import synchronize
 
 STEPS = 3
 LIMIT = 20.0  # s
-SMALL = 2  # small steps, of which the first also prepares buffers
+SMALL = 2  # small steps; the first also prepares buffers
 FIRST = 2  # images of a small step; a norm of a map of one pixel fails on a single image
 
 
@@ -32,10 +32,10 @@ class TrainingTime:
     """Time of a training.
 
     Attributes:
-        seconds: Of all iterations, without validation, checkpoints and the start of the processes.
-        iterations: Of the training.
-        steps: Number of steps that were timed.
-        images: Of each timed step.
+        seconds: Time of all iterations, without validation, checkpoints and start-up.
+        iterations: Number of iterations.
+        steps: Number of timed steps.
+        images: Number of images in each timed step.
         device: Type of the device, such as ``'cpu'`` or ``'cuda'``.
         is_bound: True if a step was cut off: the training takes longer than ``seconds``.
     """
@@ -49,7 +49,7 @@ class TrainingTime:
 
     @property
     def about(self) -> str:
-        """The time in words, how it was measured, and what it leaves out."""
+        """The time in words, with its measurement and what it leaves out."""
         machine = torch.cuda.get_device_name() if self.device == 'cuda' else self.device.upper()
         if self.device == 'cpu':
             threads = torch.get_num_threads()
@@ -67,7 +67,7 @@ class TrainingTime:
 
 
 def _rounded(seconds: float) -> str:
-    """A time in the largest unit of which it has at least 1.5, with two digits below 10."""
+    """Format a time in the largest unit with a value of at least 1.5; two digits below 10."""
     units = dict(days=86400, h=3600, min=60, s=1)
     unit = next((name for name in units if seconds >= 1.5 * units[name]), 's')
     number = max(1.0, seconds / units[unit])
@@ -75,7 +75,7 @@ def _rounded(seconds: float) -> str:
 
 
 class _OverLimit(Exception):
-    """Raised in a forward pass that takes too long."""
+    """Raised to stop a forward pass that takes too long."""
 
 
 def estimate_training(
@@ -89,11 +89,11 @@ def estimate_training(
 
     Args:
         cfg: Config of a training, from :func:`read_config`.
-        limit: Time in s; a step that would exceed it is not begun.
-        clock: Returns the time in s.
+        limit: Limit in s; a step that would exceed it is not started.
+        clock: Function that returns the time in s.
 
     Raises:
-        Exception: The errors of a training: of its data, model and memory.
+        Exception: Any error of a training, in data, model or memory.
 
     Examples:
         >>> from cpvt_backbones.analysis.training_time import (
@@ -139,10 +139,10 @@ class _Training:
     def time_steps(
         self, loader: Any, count: int, until: float, expected: float = 0
     ) -> tuple[list[tuple[float, float]], bool]:
-        """Seconds of the images of each batch and of the step on them.
+        """Measure the seconds for loading each batch and for the step on it.
 
-        A step is begun only if one of ``expected`` seconds, or the last one, would end in time. If
-        the first is cut off, its time so far is returned with True.
+        A step starts only if ``expected`` seconds, or the time of the last step, are left. If the
+        first step is cut off, its time so far is returned with ``True``.
         """
         times: list[tuple[float, float]] = []
         batches = _cycle(loader)
@@ -177,7 +177,7 @@ class _Training:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep what data sets print and optimizers log off the terminal."""
+    """Hide what data sets print and optimizers log."""
     logger = MMLogger.get_current_instance()
     level = logger.level
     logger.setLevel('ERROR')
@@ -194,13 +194,13 @@ def _cycle(loader: Any) -> Iterator[Any]:
 
 
 def _iterations(cfg: Config, batches: int) -> int:
-    """Iterations of a training whose passes over the data have ``batches``."""
+    """Return the iterations of a training with ``batches`` per pass over the data."""
     length: Mapping[str, Any] = cfg.train_cfg
     return int(length['max_iters'] if 'max_iters' in length else length['max_epochs'] * batches)
 
 
 def _iteration(load: float, step: float, workers: int, device: str) -> float:
-    """Seconds of an iteration: on a CPU, workers share its cores with the step."""
+    """Return the seconds per iteration; on a CPU, workers share the cores with the step."""
     if not workers:
         return load + step
     if device == 'cpu':
