@@ -8,13 +8,17 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+from mmcv.ops import point_sample
 from mmdet.models.dense_heads import Mask2FormerHead
 from mmdet.models.detectors import MaskFormer
+from mmdet.models.utils import get_uncertain_point_coords_with_randomness
 from mmdet.registry import MODELS as MMDET_MODELS
 from mmdet.registry import TASK_UTILS
+from mmdet.utils import reduce_mean
 from mmengine.config import ConfigDict
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
+from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from cpvt_backbones.checks import check_int
@@ -44,7 +48,14 @@ NO_OBJECT_WEIGHT = 0.1
 
 
 class MaskLosses(MaskLayers, Mask2FormerHead):
-    """Mask2Former's losses and targets on the predictions of :class:`MaskLayers`."""
+    """Mask2Former's losses and targets on the predictions of :class:`MaskLayers`.
+
+    In a padded batch, the points of the masks are drawn within each image (``img_shape``), and not
+    in its padding as in mmdet. With a data preprocessor that announces sizes, the losses are
+    therefore those of the images alone, averaged as over any batch.
+    """
+
+    get_targets: Any  # of mmdet, which has no types
 
     def __init__(
         self,
@@ -106,6 +117,84 @@ class MaskLosses(MaskLayers, Mask2FormerHead):
         """
         return [classes for _, classes in x], [masks for masks, _ in x]
 
+    def _get_targets_single(
+        self, cls_score: Tensor, mask_pred: Tensor, gt_instances: InstanceData, img_meta: Any
+    ) -> tuple[Any, ...]:
+        """Match the queries of an image as mmdet does, without the padding."""
+        own = InstanceData(
+            labels=gt_instances.labels, masks=_without_padding(gt_instances.masks, img_meta)
+        )
+        mask_pred = _without_padding(mask_pred, img_meta, self.stride)
+        return super()._get_targets_single(cls_score, mask_pred, own, img_meta)
+
+    def _loss_by_feat_single(
+        self,
+        cls_scores: Tensor,
+        mask_preds: Tensor,
+        batch_gt_instances: list[InstanceData],
+        batch_img_metas: list[Any],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """mmdet's losses of one prediction, by points of each image without its padding.
+
+        Args:
+            cls_scores: Class logits (B, Q, K + 1).
+            mask_preds: Mask logits (B, Q, h, w).
+            batch_gt_instances: ``labels`` and ``masks`` of each image.
+            batch_img_metas: ``img_shape`` of each image.
+
+        Returns:
+            Losses of the classes, of the masks' pixels, and the dice loss.
+        """
+        *targets, count = self.get_targets(
+            [*cls_scores], [*mask_preds], batch_gt_instances, batch_img_metas
+        )
+        labels, label_weights, mask_targets, mask_weights = targets
+        classes = torch.cat(labels)
+        loss_cls = self.loss_cls(
+            cls_scores.flatten(0, 1),
+            classes,
+            torch.cat(label_weights),
+            avg_factor=cls_scores.new_tensor(self.class_weight)[classes].sum(),
+        )
+        count = reduce_mean(cls_scores.new_tensor([count])).clamp(min=1)
+        points = [
+            self._points(_without_padding(masks[weights > 0], meta, self.stride), wanted)
+            for masks, weights, wanted, meta in zip(
+                mask_preds, mask_weights, mask_targets, batch_img_metas, strict=True
+            )
+            if len(wanted)
+        ]
+        if not points:
+            nothing = mask_preds[:, :0].sum()
+            return loss_cls, nothing, nothing
+        predicted, wanted = (torch.cat(parts) for parts in zip(*points, strict=True))
+        loss_dice = self.loss_dice(predicted, wanted, avg_factor=count)
+        loss_mask = self.loss_mask(
+            predicted.flatten(), wanted.flatten(), avg_factor=count * self.num_points
+        )
+        return loss_cls, loss_mask, loss_dice
+
+    def _points(self, masks: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and targets (N, points) of masks (N, h, w) at points, most where masks are unsure.
+
+        Args:
+            masks: Mask logits (N, h, w).
+            targets: Masks (N, H, W), 0 or 1.
+        """
+        masks, targets = masks[:, None], targets[:, None].float()
+        with torch.no_grad():
+            places = get_uncertain_point_coords_with_randomness(
+                masks, None, self.num_points, self.oversample_ratio, self.importance_sample_ratio
+            )
+            wanted = point_sample(targets, places)[:, 0]
+        return point_sample(masks, places)[:, 0], wanted
+
+
+def _without_padding(masks: Tensor, img_meta: Mapping[str, Any], stride: int = 1) -> Tensor:
+    """Masks (N, h, w) of a padded batch, of an image's own size."""
+    rows, columns = (ceil_div(length, stride) for length in img_meta['img_shape'][:2])
+    return masks[:, :rows, :columns]
+
 
 def _losses(num_classes: int) -> dict[str, dict[str, Any]]:
     weights = [1.0] * num_classes + [NO_OBJECT_WEIGHT]
@@ -137,8 +226,8 @@ class EoMTHead(MaskTargets, MaskLosses):
     """EoMT's head for mmdet: queries, and the layers that make masks and classes of them.
 
     It is the ``panoptic_head`` of :class:`EoMT`. Losses and matching are those of mmdet's
-    ``Mask2FormerHead``, with the values of EoMT's authors. Unmatched queries whose mask lies on
-    ignored objects have no classification loss.
+    ``Mask2FormerHead``, with the values of EoMT's authors, and points within each image of a padded
+    batch. Unmatched queries whose mask lies on ignored objects have no classification loss.
 
     Args:
         embed_dims: Width of the trunk.

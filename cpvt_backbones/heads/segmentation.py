@@ -22,7 +22,8 @@ class EoMTSegHead(MaskLosses, Mask2FormerHead):
     """EoMT's head for mmsegmentation: queries, and the layers that make masks and classes of them.
 
     It is the ``decode_head`` of :class:`EoMTSegmentor`. Losses and matching are those of mmdet's
-    ``Mask2FormerHead``: each class of an image is one mask.
+    ``Mask2FormerHead``, by points within each image of a padded batch: each class of an image is
+    one mask.
 
     Args:
         embed_dims: Width of the trunk.

@@ -5,6 +5,7 @@ square size, the queries joined by hand, attention as products of matrices.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -113,6 +114,55 @@ class AuthorsEoMT(nn.Module):
                 mask = self.mask_of(x, predictions[-1][0])
             x = block(x, mask)
         return [*predictions, self.predict(x)]
+
+
+def on_square(image: Tensor) -> Tensor:
+    """An image (3, H, W) of at most ``SIDE`` px at the top left of a black square (1, 3, S, S)."""
+    square = torch.zeros(1, 3, SIDE, SIDE)
+    square[0, :, : image.shape[1], : image.shape[2]] = image
+    return square
+
+
+def of_picture(masks: Tensor, seen: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """Mask logits (Q, H, W) of a picture of ``size``, which was ``seen`` on the black square."""
+    masks = F.interpolate(masks, (SIDE, SIDE), mode='bilinear')[:, :, : seen[0], : seen[1]]
+    return F.interpolate(masks, size, mode='bilinear')[0]
+
+
+def segments_of(masks: Tensor, classes: Tensor, things: int) -> Tensor:
+    """The authors' merging of logits (Q, H, W) and (Q, K + 1): segment and class of each pixel
+    (2, H, W), or -1.
+    """
+    scores, labels = classes.softmax(1).max(1)
+    kept = (labels < classes.shape[1] - 1) & (scores > 0.8)
+    scores, labels, masks = scores[kept], labels[kept], masks[kept].sigmoid()
+    pixels = torch.full((2, *masks.shape[1:]), -1)
+    if not len(scores):
+        return pixels
+    owner, first = (scores[:, None, None] * masks).argmax(0), {}
+    for k, label in enumerate(labels.tolist()):
+        mask = masks[k] >= 0.5
+        own = (owner == k) & mask
+        if not own.any() or (owner == k).sum() / mask.sum() < 0.8:
+            continue
+        segment = k if label < things else first.setdefault(label, k)
+        pixels[:, own] = torch.tensor([segment, label])[:, None]
+    return pixels
+
+
+def instances_of(masks: Tensor, classes: Tensor, things: int, count: int) -> list[Any]:
+    """The authors' instances of logits (Q, H, W) and (Q, K + 1): class, score and mask of the
+    ``count`` best pairs of query and class, without those of regions.
+    """
+    scores = classes.softmax(1)[:, :-1]
+    found = []
+    for index in scores.flatten().topk(count).indices.tolist():
+        query, label = divmod(index, scores.shape[1])
+        mask = masks[query] > 0
+        if label < things and mask.any():
+            score = scores[query, label] * masks[query].sigmoid()[mask].mean()
+            found.append((label, float(score), mask))
+    return found
 
 
 def published(model: AuthorsEoMT, names: str) -> dict[str, Tensor]:

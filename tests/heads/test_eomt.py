@@ -3,10 +3,11 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from eomt_peers import AuthorsEoMT, published
+from eomt_peers import AuthorsEoMT, instances_of, of_picture, on_square, published, segments_of
 from mmengine.config import ConfigDict
 from mmengine.optim import build_optim_wrapper
 from mmengine.structures import InstanceData, PixelData
@@ -131,25 +132,6 @@ def det_sample(size, original):
     return DetDataSample(metainfo=dict(img_shape=size, ori_shape=original, scale_factor=(1.0, 1.0)))
 
 
-def segments_by_formula(masks, classes, things):
-    """The authors' merging: id and class of each pixel's segment, or -1."""
-    scores, labels = classes.softmax(1).max(1)
-    kept = (labels < CLASSES) & (scores > 0.8)
-    scores, labels, masks = scores[kept], labels[kept], masks[kept].sigmoid()
-    pixels = torch.full((2, *masks.shape[1:]), -1)
-    if not len(scores):
-        return pixels
-    owner, first = (scores[:, None, None] * masks).argmax(0), {}
-    for k, label in enumerate(labels.tolist()):
-        mask = masks[k] >= 0.5
-        own = (owner == k) & mask
-        if not own.any() or (owner == k).sum() / mask.sum() < 0.8:
-            continue
-        segment = k if label < things else first.setdefault(label, k)
-        pixels[:, own] = torch.tensor([segment, label])[:, None]
-    return pixels
-
-
 @pytest.mark.parametrize('size', [(64, 40), (33, 64), (64, 64)])
 def test_segments_on_the_black_square_are_the_authors(size, tmp_path):
     peer, model = pair('detector', tmp_path, **{'test_cfg.square': 64})
@@ -160,14 +142,12 @@ def test_segments_on_the_black_square_are_the_authors(size, tmp_path):
     load_weights(model, tmp_path / 'changed.pth')
     original = (size[0] + 13, size[1] + 9)
     image = (torch.rand(1, 3, *size) * 255).round()
-    square = F.pad(image, (0, 64 - size[1], 0, 64 - size[0])) / 255
     data = dict(inputs=[image[0].flip(0).byte()], data_samples=[det_sample(size, original)])
     with torch.no_grad():
-        ((masks, classes),) = peer(square)
-        masks = F.interpolate(masks, (64, 64), mode='bilinear')[:, :, : size[0], : size[1]]
-        masks = F.interpolate(masks, original, mode='bilinear')[0]
+        ((masks, classes),) = peer(on_square(image[0] / 255))
         (found,) = model.test_step(data)
-    wanted = segments_by_formula(masks, classes[0], things=3)
+    masks = of_picture(masks, size, original)
+    wanted = segments_of(masks, classes[0], things=3)
     panoptic = found.pred_panoptic_seg.sem_seg[0]
     none = panoptic == CLASSES
     assert torch.equal(none, wanted[0] < 0)
@@ -179,16 +159,9 @@ def test_segments_on_the_black_square_are_the_authors(size, tmp_path):
     things = (wanted[1].flatten()[(panoptic.flatten()[:, None] == pairs[0]).int().argmax(0)]) < 3
     assert len(pairs[0][things].unique()) == len(pairs[1][things].unique()) == int(things.sum())
 
-    # Instances: the ten best pairs of query and class.
-    scores = classes[0].softmax(1)[:, :3]
-    best = classes[0].softmax(1)[:, :-1].flatten().topk(10).indices
-    pairs = [(int(i) // CLASSES, int(i) % CLASSES) for i in best]
     expected = sorted(
-        (label, (scores[q, label] * one[masks[q] > 0].mean()).item(), int((masks[q] > 0).sum()))
-        for q, label in pairs
-        if label < 3
-        for one in [masks[q].sigmoid()]
-        if (masks[q] > 0).any()
+        (label, score, int(mask.sum()))
+        for label, score, mask in instances_of(masks, classes[0], things=3, count=10)
     )
     instances = found.pred_instances
     got = sorted(
@@ -338,7 +311,7 @@ def test_losses_are_those_of_the_authors(monkeypatch):
     masks = values[None, :, None, None].expand(1, 6, 8, 8).clone()
     truth = torch.tensor([1, 3])
     objects = InstanceData(labels=truth, masks=torch.ones(2, 8, 8, dtype=torch.long))
-    found = head._loss_by_feat_single(classes, masks, [objects], [dict()])
+    found = head._loss_by_feat_single(classes, masks, [objects], [dict(img_shape=(8, 8))])
 
     probabilities = classes[0].softmax(1)
 
@@ -375,6 +348,86 @@ def test_padding_of_a_batch_has_no_loss():
     masks, _ = model.extract_feat(images)[-1]
     assert (masks[1, :, 8:] == -20).all() and (masks[1, :, :, 10:] == -20).all()
     assert (masks[1, :, :8, :10] > -20).all()
+
+
+def sample_of(kind, size, objects):
+    """Labels of an image of a size: objects in bands, and for a detector a region below them."""
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+    from mmseg.structures import SegDataSample
+
+    meta = dict(img_shape=size, ori_shape=size)
+    bands = np.zeros((objects, *size), np.uint8)
+    regions = torch.full((1, *size), 255)
+    for k in range(objects):
+        bands[k, 7 * k : 7 * k + 7, : size[1] - 9 * k] = 1
+        regions[0][bands[k].astype(bool)] = k
+    if kind == 'segmentor':
+        return SegDataSample(gt_sem_seg=PixelData(data=regions), metainfo=meta)
+    regions[:, 20:] = 4
+    instances = InstanceData(labels=torch.arange(objects), masks=BitmapMasks(bands, *size))
+    regions = PixelData(sem_seg=regions)
+    return DetDataSample(gt_instances=instances, gt_sem_seg=regions, metainfo=meta)
+
+
+@pytest.fixture
+def same_points(monkeypatch):
+    """Random numbers that depend on their shape alone."""
+    random = torch.rand
+
+    def rand(*shape, **options):
+        numbers = shape[0] if isinstance(shape[0], tuple) else shape
+        generator = torch.Generator().manual_seed(sum(numbers))
+        return random(*shape, generator=generator, **options)
+
+    monkeypatch.setattr(torch, 'rand', rand)
+
+
+@pytest.mark.parametrize('kind', BUILDERS)
+def test_losses_of_a_padded_batch_are_those_of_the_images_alone(kind, same_points):
+    """Through the data preprocessor: of all layers, with masked attention, and the gradients."""
+    name = 'Det' if kind == 'detector' else 'Seg'
+    preprocessor = f'ValidSizes{name}Data{"Prep" if kind == "detector" else "PreP"}rocessor'
+    where = 'train_cfg' if kind == 'detector' else 'decode_head.train_cfg'
+    changes = {where: dict(num_points=256), 'data_preprocessor.type': preprocessor}
+    model = randomise(build(BUILDERS[kind](**changes))).train()
+    head = head_of(model)
+    head.attn_mask_probs.fill_(1)
+    sizes, objects = [(48, 64), (30, 41)], (3, 2)
+    images = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in sizes]
+
+    def run(*indices):
+        samples = [sample_of(kind, sizes[k], objects[k]) for k in indices]
+        data = dict(inputs=[images[k] for k in indices], data_samples=samples)
+        data = model.data_preprocessor(data, True)
+        losses = model.loss(data['inputs'], data['data_samples'])
+        model.zero_grad()
+        model.parse_losses(losses)[0].backward()
+        return {key: float(value) for key, value in losses.items() if 'loss' in key}
+
+    alone, together = [run(0), run(1)], run(0, 1)
+    gradient = head.q.weight.grad
+    masks = [count + (kind == 'detector') for count in objects]
+    classes = [count + 0.1 * (head.num_queries - count) for count in masks]
+    assert len(together) == 9
+    for key, value in together.items():
+        weights = classes if 'loss_cls' in key else masks
+        wanted = np.average([losses[key] for losses in alone], weights=weights)
+        assert value == pytest.approx(wanted, rel=1e-4), key
+    assert torch.isfinite(gradient).all() and gradient.abs().sum() > 0
+
+
+def test_losses_of_one_image_are_mmdets(same_points):
+    from mmdet.models.dense_heads import Mask2FormerHead
+
+    head = randomise(build(eomt(**{'train_cfg': dict(num_points=256)}))).panoptic_head
+    gt = InstanceData(labels=torch.tensor([0, 3]), masks=torch.randint(0, 2, (2, 48, 64)))
+    meta = dict(img_shape=(48, 64))
+    values = torch.randn(1, 6, CLASSES + 1), torch.randn(1, 6, 12, 16), [gt], [meta]
+    found = head._loss_by_feat_single(*values)
+    wanted = Mask2FormerHead._loss_by_feat_single(head, *values)
+    for got, right in zip(found, wanted, strict=True):
+        assert torch.equal(got.squeeze(), right.squeeze())
 
 
 @pytest.mark.parametrize('stuff', [2, 0])
