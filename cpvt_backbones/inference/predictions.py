@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,32 @@ def run_batch(
     images = [loaded.image for loaded in batch]
     if predictor.task == 'segmentation':
         return list(predictor.logits(images))
-    return predictor.predict(images)
+    limit = getattr(predictor, 'merge_pixels', None)
+    if limit is None:
+        return predictor.predict(images)
+    merging: Any = predictor.predict  # which takes sizes, too
+    limit = max(limit, batch[0].pixels)
+    return merging(images, sizes=[merged_size(loaded.size, limit) for loaded in batch])
+
+
+def merged_size(size: tuple[int, int], limit: int) -> tuple[int, int]:
+    """Return the (height, width) at which the masks of queries are merged.
+
+    It is that of the image, as publishers evaluate, with at most ``limit`` px. The masks are then
+    resized further. At the size of the model's input, their borders would be coarser.
+
+    Args:
+        size: (width, height) of the image in px.
+        limit: Maximum number of pixels.
+
+    Examples:
+        >>> from cpvt_backbones.inference.predictions import merged_size
+        >>> merged_size((640, 480), 1 << 20), merged_size((4000, 3000), 1 << 20)
+        ((480, 640), (886, 1182))
+    """
+    factor = min(1.0, (limit / prod(size)) ** 0.5)
+    width, height = (max(1, int(side * factor)) for side in size)
+    return height, width
 
 
 def finish_prediction(
@@ -111,8 +137,10 @@ def finish_prediction(
         width, height = loaded.size
         ids = resize_classes(output['panoptic'], height=height, width=width)
         return segments_of(ids, predictor.classes), None
-    found = _select(output, loaded, score_thr)
-    return _detection(predictor, found, loaded), _highest([output])
+    # Masks that were merged at another size than that of the model's input.
+    shape = output['masks'].shape[1:] if 'masks' in output else loaded.image.shape[:2]
+    found = _select(output, loaded, score_thr, shape=shape)
+    return _detection(predictor, found, loaded, shape), _highest([output])
 
 
 def predict_tiled(
@@ -145,7 +173,8 @@ def predict_tiled(
     ):
         if 'masks' in output:
             _check_mask_size(loaded)  # before the first tile instead of after the last
-        part = _select(output, loaded, score_thr, left=columns[0], top=rows[0])
+        at = dict(left=columns[0], top=rows[0])
+        part = _select(output, loaded, score_thr, shape=(height, width), **at)
         parts.append(part)
         tile = (columns[0], rows[0], columns[1], rows[1])
         tiles.append(np.tile(tile, (len(part.boxes), 1)))
@@ -157,7 +186,7 @@ def predict_tiled(
         width=width,
         threshold=getattr(predictor, 'nms_threshold', None) or SAME_OBJECT,
     )
-    return _detection(predictor, merged, loaded), _highest(outputs)
+    return _detection(predictor, merged, loaded, (height, width)), _highest(outputs)
 
 
 def _segment_tiles(
@@ -341,7 +370,7 @@ def _classification(predictor: Predictor, scores: np.ndarray) -> Prediction:
 
 @dataclass
 class _Found:
-    """Boxes of an image in px of the model's input, with their scores, labels and masks."""
+    """Boxes of an image in px of the model's output, with their scores, labels and masks."""
 
     boxes: np.ndarray  # (N, 4), x1, y1, x2, y2
     scores: np.ndarray  # (N,)
@@ -350,11 +379,18 @@ class _Found:
 
 
 def _select(
-    output: Any, loaded: LoadedImage, score_thr: float, *, left: int = 0, top: int = 0
+    output: Any,
+    loaded: LoadedImage,
+    score_thr: float,
+    *,
+    shape: tuple[int, int],
+    left: int = 0,
+    top: int = 0,
 ) -> _Found:
     """Select the boxes with a score of at least ``score_thr``.
 
-    Boxes of a tile at (left, top) are moved to their position in the image.
+    ``shape`` is the (height, width) of the output. Boxes of a tile at (left, top) are moved to
+    their position in the image.
     """
     _check_finite(boxes=output['boxes'], scores=output['scores'])
     good = np.flatnonzero(output['scores'] >= score_thr)
@@ -364,7 +400,7 @@ def _select(
         crops = (_crop(output['masks'][i], left, top) for i in good)
         masks = [
             encode_mask(mask, left=columns[0], top=rows[0], height=height, width=width)
-            for rows, columns, mask in _resize_blocks(crops, loaded.image.shape[:2], loaded.size)
+            for rows, columns, mask in _resize_blocks(crops, shape, loaded.size)
         ]
     boxes = output['boxes'][good] + np.array([left, top, left, top], np.float32)
     return _Found(boxes, output['scores'][good], output['labels'][good], masks)
@@ -402,8 +438,10 @@ def _merge(
     return _Found(bounding_boxes(boxes, groups), scores[best], labels[best], masks)
 
 
-def _detection(predictor: Predictor, found: _Found, loaded: LoadedImage) -> Prediction:
-    height, width = loaded.image.shape[:2]
+def _detection(
+    predictor: Predictor, found: _Found, loaded: LoadedImage, shape: tuple[int, int]
+) -> Prediction:
+    height, width = shape
     factors = np.tile([loaded.size[0] / width, loaded.size[1] / height], 2)
     labels = found.labels.tolist()
     names = predictor.classes

@@ -58,6 +58,10 @@ from cpvt_backbones.weights import named_models, published_weights, sha256_of, s
 
 from .sizes import GoodSizes, size_steps
 
+MERGED_VALUES = 100 << 20
+"""Values of all masks of an image that are merged at once: 100 masks of 1024 x 1024 px."""
+SURE_QUERIES = 25  # a panoptic segmentor merges the masks of sure queries only, about so many
+
 
 class Predictor(Protocol):
     """Protocol of models that :class:`Inferencer` runs: objects with these attributes and methods.
@@ -80,6 +84,8 @@ class Predictor(Protocol):
             suppression, also used to merge boxes of overlapping tiles.
         align_corners (bool): Optional; ``align_corners`` of a segmentor's head, also used to resize
             its logits.
+        merge_pixels (int | None): Optional; number of pixels up to which ``predict`` can return
+            masks and boxes at the size of the original image. It then takes the argument ``sizes``.
     """
 
     task: str
@@ -98,6 +104,7 @@ class Predictor(Protocol):
             A dict of arrays per image. Detection: ``boxes`` (N, 4; x1, y1, x2, y2 in px),
             ``scores`` (N,), ``labels`` (N,); an instance segmentor adds ``masks`` (N, H, W; bool).
             Panoptic: ``panoptic`` (H, W), class + 1000 * instance of each pixel, -1 for no segment.
+            With ``sizes``, masks and ``panoptic`` have these sizes, and boxes are in their px.
             Classification: ``scores`` (classes,).
         """
 
@@ -199,6 +206,7 @@ class ToolboxPredictor(FromCheckpoint):
             self.palette: Sequence[Sequence[int]] | None = _palette_of(meta, metainfo)
         self.nms_threshold: float | None = nms_threshold(self.model)
         self.align_corners: bool = bool(getattr(self.model, 'align_corners', False))
+        self.merge_pixels: int | None = merge_pixels(self.model, self.task)
         if self.dtype != 'float32':
             reduce_precision(self.model, getattr(torch, self.dtype))
 
@@ -215,9 +223,17 @@ class ToolboxPredictor(FromCheckpoint):
         names = classes_of(dataset_metainfo(config)) or ()
         return len(names) == getattr(self.model.head, 'num_classes', None) == 1000
 
-    def predict(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """See :class:`Predictor`."""
-        samples = self._run(images)
+    def predict(
+        self, images: list[np.ndarray], *, sizes: Sequence[tuple[int, int]] | None = None
+    ) -> list[dict[str, Any]]:
+        """See :class:`Predictor`.
+
+        Args:
+            images: As there.
+            sizes: (height, width) of each image at which the logits of masks are merged, by a model
+                with ``merge_pixels``; ``None`` for the sizes of ``images``.
+        """
+        samples = self._run(images, sizes)
         if self.task == 'classification':
             return [dict(scores=sample.pred_score.cpu().numpy()) for sample in samples]
         if self.task == 'panoptic':
@@ -234,10 +250,13 @@ class ToolboxPredictor(FromCheckpoint):
             return logits[0] > self.model.decode_head.threshold
         return first_maximum(logits)
 
-    def _run(self, images: list[np.ndarray]) -> Any:
+    def _run(self, images: list[np.ndarray], sizes: Sequence[tuple[int, int]] | None = None) -> Any:
         (batch,) = self._inferencer.preprocess(images, batch_size=len(images))
         if self._scope == 'mmdet':
             _, batch = batch  # images, then inputs of the model
+        if sizes is not None:
+            for sample, size in zip(batch['data_samples'], sizes, strict=True):
+                sample.set_metainfo(dict(ori_shape=size))
         return self._inferencer.forward(batch)
 
 
@@ -250,6 +269,18 @@ def nms_threshold(model: Any) -> float | None:
         if isinstance(found, (int, float)):
             return float(found)
     return None
+
+
+def merge_pixels(model: Any, task: str) -> int | None:
+    """Number of pixels up to which a model merges masks at the size of the original image.
+
+    ``None`` for models that are not of mmdet's MaskFormer family.
+    """
+    fusion = getattr(model, 'panoptic_fusion_head', None)
+    if fusion is None:
+        return None
+    masks = SURE_QUERIES if task == 'panoptic' else fusion.test_cfg.get('max_per_image', 100)
+    return max(1, MERGED_VALUES // max(1, masks))
 
 
 def _config_of(checkpoint: str | os.PathLike[str]) -> Path:
