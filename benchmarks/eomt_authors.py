@@ -30,9 +30,10 @@ class AuthorsModel(nn.Module):
     Args:
         folder: The clone.
         name: Name of the published weights, such as ``'coco_panoptic_eomt_large_640'``.
+        depth: Number of blocks; ``None`` is for the number that is compared with random weights.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, *, depth: int | None = None) -> None:
         super().__init__()
         self.kind, _, variant = name.partition('_eomt_')
         dataset, self.task = self.kind.split('_')
@@ -47,8 +48,9 @@ class AuthorsModel(nn.Module):
         encoder = import_module('models.vit').ViT(
             (self.side, self.side), ckpt_path='none', **encoder_options
         )
-        if name not in WHOLE:
-            encoder.backbone.blocks = encoder.backbone.blocks[:SHORT]
+        if depth is None and name not in WHOLE:
+            depth = SHORT
+        encoder.backbone.blocks = encoder.backbone.blocks[:depth]
         self.network = import_module('models.eomt').EoMT(
             encoder,
             num_classes=CLASSES[self.kind],

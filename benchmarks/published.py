@@ -35,7 +35,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import eomt_authors, fill_marked, processor
-from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.checkpoints import load_weights, read_checkpoint, weights_in
 from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,10 +97,16 @@ def peer_of(path: Path, folder: Path | None = None) -> Path:
         return folder / 'ViTDet' / 'configs' / path.name
     if clone_of(path) == 'eomt':  # no config of a toolbox
         return path
-    ((toolbox, name),) = re.findall(r"'(mm\w+)::([^']+)'", path.read_text(encoding='utf-8'))
+    toolbox, name = toolbox_config(path)
     spec = find_spec(toolbox)
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent / '.mim' / 'configs' / name
+
+
+def toolbox_config(path: Path) -> tuple[str, str]:
+    """Toolbox and name of the config that a config is based on."""
+    ((toolbox, name),) = re.findall(r"'(mm\w+)::([^']+)'", path.read_text(encoding='utf-8'))
+    return toolbox, name
 
 
 def build(cfg: Config) -> Any:
@@ -120,12 +126,18 @@ def as_classifier(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def timm_model(name: str) -> nn.Module:
-    """A model of timm, called as one of mmpretrain, with its own transform of images."""
+def timm_model(name: str, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """A model of timm, called as one of mmpretrain, with its own transform of images.
+
+    timm loads the weights as those that it downloads; ``None`` is for random ones.
+    """
     import timm
     from timm.data import create_transform, resolve_data_config
 
-    model = as_classifier(timm.create_model(name, dynamic_img_size=True))
+    options: dict[str, Any] = {}
+    if weights is not None:
+        options = dict(pretrained=True, pretrained_cfg_overlay=dict(state_dict=dict(weights)))
+    model = as_classifier(timm.create_model(name, dynamic_img_size=True, **options))
     model.transform = create_transform(**resolve_data_config(model=model))
     return model
 
@@ -172,17 +184,39 @@ def transformers_model(name: str, **options: Any) -> nn.Module:
     return model
 
 
-def peer_model(path: Path, cfg: Config, folder: Path | None) -> nn.Module:
-    """The model of a toolbox's config, of timm, of transformers or of PVT's authors."""
+def peer_model(
+    path: Path, cfg: Config, folder: Path | None, *, depth: int | None = None
+) -> nn.Module:
+    """The model of a toolbox's config, of timm, of transformers or of PVT's authors.
+
+    ``depth`` is the number of blocks of DINOv2's and EoMT's trunks; ``None`` is for the number that
+    is compared with random weights.
+    """
     if path.parent.name == 'timm':
         return timm_model(path.stem)
     if path.parent.name == 'dinov2':
-        return transformers_model(path.stem)
+        return transformers_model(path.stem, **({'num_hidden_layers': depth} if depth else {}))
     if folder is not None and clone_of(path) == 'pvt_':
         return pvt_model(path.stem, folder)
     if folder is not None and clone_of(path) == 'eomt':
-        return eomt_authors.AuthorsModel(folder, path.stem).eval()
+        return eomt_authors.AuthorsModel(folder, path.stem, depth=depth).eval()
     return build(cfg)
+
+
+def peer_with_weights(
+    path: Path, file: Path, folder: Path | None = None, *, depth: int | None = None
+) -> nn.Module:
+    """The peer of a config with published weights, which it takes by its own names."""
+    weights = weights_in(read_checkpoint(file))
+    if path.parent.name == 'timm':
+        return timm_model(path.stem, weights)
+    peer = peer_model(path, read_config(peer_of(path, folder)), folder, depth=depth)
+    if clone_of(path) == 'eomt':
+        weights = {f'network.{key.removeprefix("network.")}': weights[key] for key in weights}
+    missing = peer.load_state_dict(weights, strict=False).missing_keys
+    if missing:
+        print(f'{file.name} lacks {len(missing)} weights of the peer: {", ".join(missing[:3])}')
+    return peer
 
 
 def randomise(model: nn.Module) -> None:
@@ -251,6 +285,15 @@ def outputs(model: Any, images: Tensor) -> list[Tensor]:
         return list(
             flat((model.rpn_head(maps), model.roi_head(maps, [InstanceData(bboxes=boxes)])))
         )
+
+
+def peer_outputs(peer: nn.Module, images: Tensor, ours: Config) -> list[Tensor]:
+    """:func:`outputs` of a peer, with the classes in the order of our config."""
+    found = outputs(peer, images)
+    order = ours.model.get('panoptic_head', {}).get('class_order')
+    if order is not None:
+        found[0] = found[0][..., [*order, len(order)]]
+    return found
 
 
 def flat(nested: Any) -> Iterator[Tensor]:
@@ -345,9 +388,7 @@ def measure(path: Path, folder: Path | None = None) -> list[str]:
     for size in sizes_of(path, ours):
         images = torch.randn(1, 3, *size)
         try:
-            wanted = outputs(peer, images)
-            if order is not None:
-                wanted[0] = wanted[0][..., [*order, len(order)]]
+            wanted = peer_outputs(peer, images, ours)
         except (RuntimeError, AssertionError, ValueError):
             row.append('refused there')
             continue
