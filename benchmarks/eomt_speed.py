@@ -1,13 +1,15 @@
-"""Time and memory of EoMT beside transformers' and its authors', at 640 px in float32.
+"""Time and memory of EoMT beside transformers' and its authors', at 640 px.
 
 python benchmarks/eomt_speed.py --transformers FOLDER --authors FOLDER \\
-    --threads 2 --out docs/benchmarks/eomt.csv
+    --threads 2 --model s --dtype float32 --out docs/benchmarks/eomt.csv
 
 --transformers takes a folder with that package (pip install --target), and --authors a clone of
 tue-mps/eomt, which needs transformers too. Their code runs. Either may be left out.
 
 A call is the model of COCO panoptic without the post-processing: class logits and mask logits of
-200 queries. Weights are random, and the same: the logits are compared first. The models take turns,
+200 queries. Weights are random, and the same: the logits are compared first, in float32. With
+--dtype bfloat16, the model here is cast as by `cpvt infer --dtype`, transformers' as by its own
+`dtype`, and the authors' runs in autocast, as in their notebook. The models take turns,
 with batches of 1 and 4. "times" is the median, over the turns, of a model's time by ours. Memory
 is the peak of what a call asks of torch's allocator.
 """
@@ -36,6 +38,7 @@ from cpvt.command_line import run  # noqa: E402
 from cpvt_backbones.analysis.memory import peak_memory  # noqa: E402
 from cpvt_backbones.checkpoints import load_weights  # noqa: E402
 from cpvt_backbones.errors import InputError  # noqa: E402
+from cpvt_backbones.inference.predictors import reduce_precision  # noqa: E402
 from cpvt_backbones.toolboxes import read_config  # noqa: E402
 
 SIDE = 640
@@ -63,8 +66,10 @@ def ours(size: str) -> tuple[nn.Module, Call]:
     return model, call
 
 
-def of_transformers(arch: Mapping[str, Any], num_blocks: int, scratch: Path) -> tuple[Call, Path]:
-    """transformers' model, and the folder with its weights."""
+def of_transformers(
+    arch: Mapping[str, Any], num_blocks: int, scratch: Path
+) -> tuple[nn.Module, Call, Path]:
+    """transformers' model, its call, and the folder with its weights."""
     package: Any = import_module('transformers')
     config = package.EomtConfig(
         hidden_size=arch['embed_dims'],
@@ -82,10 +87,10 @@ def of_transformers(arch: Mapping[str, Any], num_blocks: int, scratch: Path) -> 
     model.save_pretrained(scratch / 'transformers')
 
     def call(images: Tensor) -> tuple[Tensor, Tensor]:
-        found = model(images)
+        found = model(images.to(model.dtype))
         return found.class_queries_logits, found.masks_queries_logits
 
-    return call, scratch / 'transformers'
+    return model, call, scratch / 'transformers'
 
 
 def of_authors(size: str, num_blocks: int, scratch: Path) -> tuple[Call, Path]:
@@ -125,6 +130,7 @@ def check_same(call: Call, peer: Call, name: str) -> None:
 def models(size: str, args: Namespace) -> dict[str, Call]:
     """Our model and its peers, by name; all peers compute what ours does with their weights."""
     model, call = ours(size)
+    dtype = getattr(torch, args.dtype)
     # Only now: mmdet imports what it finds of their packages.
     sys.path[:0] = [str(path.resolve()) for path in (args.authors, args.transformers) if path]
     config = config_of(size)
@@ -133,16 +139,26 @@ def models(size: str, args: Namespace) -> dict[str, Call]:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         if args.transformers:
-            found['transformers'], weights = of_transformers(
+            peer, found['transformers'], weights = of_transformers(
                 config.backbone.arch, num_blocks, scratch
             )
             load_weights(model, weights)
             check_same(call, found['transformers'], 'transformers')
+            peer.to(dtype)
         if args.authors:
             found['authors'], weights = of_authors(size, num_blocks, scratch)
             load_weights(model, weights)
             check_same(call, found['authors'], 'authors')
+            found['authors'] = partial(autocast, found['authors'], dtype)
+    if dtype != torch.float32:
+        reduce_precision(model, dtype)
     return found
+
+
+def autocast(call: Call, dtype: torch.dtype, images: Tensor) -> tuple[Tensor, Tensor]:
+    """A call in torch's autocast; float32 is left as it is."""
+    with torch.autocast('cpu', dtype=dtype, enabled=dtype != torch.float32):
+        return call(images)
 
 
 def measure(size: str, args: Namespace) -> Iterator[dict[str, object]]:
@@ -158,6 +174,7 @@ def measure(size: str, args: Namespace) -> Iterator[dict[str, object]]:
                 model=f'EoMT-{size[0].upper()}',
                 of=name,
                 batch=batch,
+                dtype=args.dtype,
                 ms=round(milliseconds(times[name])),
                 times=round(median(ratios), 3),
                 mib=round(peak_memory(way, 'cpu')),
@@ -173,15 +190,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv,
         repeats=5,
         folders=dict(transformers='with that package', authors='a clone of tue-mps/eomt'),
-        base='measure ViT-B, too',
+        choices=dict(model=('s', 'b'), dtype=('float32', 'bfloat16')),
     )
     if not (args.transformers or args.authors):
         raise InputError('one of --transformers and --authors must be given')
-    rows = []
     with torch.inference_mode():
-        for size in ('small', 'base')[: 1 + args.base]:
-            rows += list(measure(size, args))
-    table = pd.DataFrame(rows)
+        table = pd.DataFrame(measure(dict(s='small', b='base')[args.model], args))
     print(table.drop(columns=['threads', 'machine']).to_string(index=False))
     table.to_csv(args.out, index=False)
 

@@ -20,16 +20,20 @@ def parse_args(
     *,
     repeats: int,
     folders: Mapping[str, str] | None = None,
+    choices: Mapping[str, Sequence[str]] | None = None,
     **flags: str,
 ) -> argparse.Namespace:
     """Read ``--out``, ``--repeats`` and ``--threads``; freed memory is kept from here on.
 
     folders: Help of each option that takes a folder, by its name; ``None`` without the option.
+    choices: Values of each option that takes one of them, by its name; the first is the default.
     flags: Help of each further flag, by its name.
     """
     parser = make_parser(about)
     for name, text in (folders or {}).items():
         parser.add_argument(f'--{name}', type=Path, metavar='FOLDER', help=text)
+    for name, values in (choices or {}).items():
+        parser.add_argument(f'--{name}', choices=values, default=values[0])
     for name, text in flags.items():
         parser.add_argument(f'--{name}', action='store_true', help=text)
     parser.add_argument('--out', type=Path, required=True, metavar='FILE.csv')
