@@ -1,14 +1,19 @@
 """EoMT of transformers: its folder loads, and computes the same."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from tiny import EOMT_TRUNK, build, eomt, eomt_segmentor, max_difference
 
 from benchmarks.peer_models import scaled
+from cpvt_backbones.analysis.complexity import build_model
 from cpvt_backbones.checkpoints import load_weights
+from cpvt_backbones.toolboxes import read_config
 
 transformers = pytest.importorskip('transformers')
 pytestmark = pytest.mark.full
+CONFIGS = Path(__file__).resolve().parents[2] / 'configs/published/eomt'
 BUILDERS = {'detector': eomt, 'segmentor': eomt_segmentor}
 
 
@@ -73,3 +78,37 @@ def test_its_masked_attention(tmp_path):
     masks, classes = found[-1]
     assert max_difference(masks, wanted.masks_queries_logits) <= 1e-4
     assert max_difference(classes, wanted.class_queries_logits) <= 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('variant', ['small_640_2x', 'base_640_2x', 'large_640'])
+def test_real_sizes(variant, tmp_path, record_property):
+    """Of COCO panoptic at 640 px. Each block of the random weights changes the tokens."""
+    cfg = read_config(CONFIGS / f'coco_panoptic_eomt_{variant}.py')
+    arch, head = cfg.model.backbone.arch, cfg.model.panoptic_head
+    peer = peer_of(
+        hidden_size=arch['embed_dims'],
+        num_hidden_layers=arch['depth'],
+        num_attention_heads=arch['num_heads'],
+        mlp_ratio=4,
+        image_size=640,
+        num_blocks=head.num_blocks,
+        num_queries=head.num_queries,
+        num_labels=133,
+        layerscale_value=0.5,
+    )
+    peer.save_pretrained(tmp_path / 'folder')
+    model = build_model(cfg).eval()
+    load_weights(model, tmp_path / 'folder')
+    images = torch.randn(1, 3, 640, 640)
+    with torch.no_grad():
+        wanted = peer(images)
+        (classes,), (masks,) = model(images, mode='tensor')
+    for name, found, right in (
+        ('classes', classes, wanted.class_queries_logits),
+        ('masks', masks, wanted.masks_queries_logits),
+    ):
+        difference = max_difference(found, right) / right.abs().max().item()
+        record_property(name, difference)
+        print(f'EoMT {variant}, {name}: {difference:.1e} of the largest logit')
+        assert difference <= 1e-5

@@ -194,6 +194,24 @@ def test_a_resumed_training_is_the_whole_one(task, tmp_path, call):
     assert not equal(middle['state_dict'], whole['state_dict'])
 
 
+@pytest.mark.full
+@pytest.mark.parametrize('task', SCOPES)
+def test_a_training_validates(task, tmp_path, call):
+    """The recipe trains two steps on four images, and its validation has a score."""
+    pytest.importorskip(SCOPES[task])
+    skip_without_panopticapi(task)
+    write_data(tmp_path)
+    steps = {'train_cfg.max_iters': 2, 'train_cfg.val_interval': 2}
+    config = tiny_config(task, tmp_path, **steps)
+    call('train', config, '--work-dir', tmp_path / 'work')
+    (log,) = tmp_path.glob('work/*/vis_data/scalars.json')
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    keys = dict(semantic='mIoU', instances='coco/segm_mAP', panoptic='coco_panoptic/PQ')
+    (score,) = [line[keys[task]] for line in found if keys[task] in line]
+    assert 0 <= score <= 100
+    assert (tmp_path / 'work/iter_2.pth').is_file()
+
+
 def model_of_ground(config):
     """A model that takes each image as one segment, the ground."""
     model = build_model(read_config(config))
