@@ -12,10 +12,9 @@ Each step is a folder, and hands a value to the next:
 :func:`make_config` takes all steps, for ``cpvt make-config``.
 """
 
-from .dataset import Part
+from .dataset import Fault, Part, Report
 from .decide.settings import Settings
 from .read.recognise import Form, recognise
-from .report import Fault, Report
 from .steps import TASKS, Request, make_config
 from .write.config import work_dir
 

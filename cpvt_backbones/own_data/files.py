@@ -1,15 +1,14 @@
-"""Find files, split them, and read their text."""
+"""Find files, and read their text."""
 
-import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.images.finding import FOUND_SUFFIXES, UNREAD_SUFFIXES, file_problem
 from cpvt_backbones.text import Spellings
 
-from .report import Report
+from .dataset import Report
 
 TRAIN = 'train'
 VALIDATION = (
@@ -101,49 +100,6 @@ def is_written(folder: Path) -> bool:
     return (folder / RECIPE).is_file()
 
 
-def split(
-    names: Iterable[str], report: Report, *, labels: Mapping[str, str] | None = None
-) -> tuple[list[str], list[str]]:
-    """Training and validation names: by their folders train and val, valid, validation or test, or
-    every fifth, with ``labels`` of each class.
-
-    Names in other folders beside train and val are skipped.
-    """
-    names = sorted(names)
-    first = {name: name.partition('/')[0].lower() for name in names}
-    for other in VALIDATION:
-        if {TRAIN, other} <= {*first.values()}:
-            for name in names:
-                if first[name] not in (TRAIN, other):
-                    report.add('skipped', f'images in neither {TRAIN}/ nor {other}/', name)
-            train = [name for name in names if first[name] == TRAIN]
-            return train, [name for name in names if first[name] == other]
-    if len(names) < 2:
-        raise InputError(
-            f'data: at least 2 images are needed, for training and validation, got {len(names)}'
-        )
-    families: dict[str, list[str]] = {}
-    for name in names:
-        families.setdefault(original_of(name), []).append(name)
-    groups: dict[str, list[str]] = {}
-    for family, members in families.items():
-        groups.setdefault(labels[members[0]] if labels else '', []).append(family)
-        if len(members) > 1:
-            reason = 'copies of one image, by the same name before .rf., stay on one side'
-            report.add('note', reason, ', '.join(members))
-    chosen: set[str] = set()
-    for group in groups.values():
-        chosen |= {*group[4::5]} or {*group[2:][-1:]}  # of three or four, the last
-    chosen = chosen or {[*families][-1]}
-    held_out = sorted(name for family in chosen for name in families[family])
-    return [name for name in names if original_of(name) not in chosen], held_out
-
-
-def original_of(name: str) -> str:
-    """The name of the image that a copy is made of: what is before ``.rf.`` of Roboflow."""
-    return name.partition('.rf.')[0]
-
-
 OTHER_SPELLING = (
     'names in another case, or with accents in another Unicode form, than those of the files: the'
     ' one file that agrees is taken'
@@ -180,24 +136,6 @@ def path_problem(name: str) -> str:
     if len(encoded) > LONGEST_PATH or max(map(len, encoded.split(b'/'))) > LONGEST_PART:
         return f'{len(encoded)} bytes long'
     return ''
-
-
-def equal_files(paths: Iterable[Path]) -> list[list[Path]]:
-    """Groups of files of equal bytes. Only files of one size are read."""
-    by_size: dict[int, list[Path]] = {}
-    for path in paths:
-        by_size.setdefault(path.stat().st_size, []).append(path)
-    found: list[list[Path]] = []
-    for group in by_size.values():
-        by_content: dict[bytes, list[Path]] = {}
-        for path in group if len(group) > 1 else ():
-            by_content.setdefault(_digest(path), []).append(path)
-        found += [same for same in by_content.values() if len(same) > 1]
-    return found
-
-
-def _digest(path: Path) -> bytes:
-    return hashlib.sha256(path.read_bytes()).digest()
 
 
 def read_lines(file: Path) -> list[str]:

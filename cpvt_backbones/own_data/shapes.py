@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .dataset import Coco
-from .report import Fault
+from .dataset import Coco, Fault
 
 Box = list[float]  # left, top, width, height, px
 ROUNDING = 1.0  # px that a box may lie outside without a word

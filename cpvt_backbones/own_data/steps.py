@@ -16,7 +16,7 @@ from cpvt_backbones.weights import shipped_weights
 
 from .check.gate import check
 from .check.masks import MaskClasses, find_classes
-from .dataset import Crowd, Part
+from .dataset import Crowd, Part, Report
 from .decide.settings import (
     ClassMaps,
     Settings,
@@ -31,11 +31,10 @@ from .read.coco import note_unlisted, read_coco, read_predictions, report_left_o
 from .read.folders import read_folders
 from .read.images import any_size, choose_range, mean_and_std
 from .read.instances import read_instances
-from .read.masks import MaskedImages, measure_maps, read_map, read_masks
+from .read.masks import MaskedImages, read_map, read_masks
 from .read.recognise import Form
 from .read.voc import read_voc
 from .read.yolo import read_yolo
-from .report import Report
 from .write.config import anchors_to_keep, check_out, write_config
 from .write.data import (
     MAPS,
@@ -151,19 +150,18 @@ def make_config(request: Request) -> Settings:
         with replacing(request.out) as draft:
             prepared = _prepare(request, checked, pretrained, draft)
             _write(request, checked, prepared, pretrained, published, draft)
-    checked.report.accept(checked.table)
+    print(f'data accepted{checked.table}')
     return prepared.settings
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Data that are not refused, how their values are read, and the table of faults."""
+    """Data that are not refused, how their values are read, and words on the table's file."""
 
     labels: Labels
     parts: Sequence[Part]
     value_range: ValueRange | None
-    report: Report
-    table: Path | None
+    table: str
 
 
 @dataclass(frozen=True)
@@ -194,8 +192,8 @@ def _read_and_check(request: Request) -> Checked:
         crowd='ignore' if request.form.kind == 'voc' else request.crowd,
     )
     table = write_report(report, request.folder / REPORT)
-    report.finish(strict=request.strict, file=table)
-    return Checked(labels, parts, value_range, report, table)
+    report.finish(strict=request.strict, table=table)
+    return Checked(labels, parts, value_range, table)
 
 
 def _write(
@@ -364,16 +362,17 @@ def _decide_and_write(
         settings = object_settings(request.task, parts, suffix=suffix, side=request.side)
         return settings, write_objects(settings, folder, value_range=value_range)
     target = folder / MAPS
-    missing = write_class_maps(labels.masks, labels.values, parts, target, value_range=value_range)
+    counts, missing = write_class_maps(
+        labels.masks, labels.values, parts, target, value_range=value_range
+    )
 
     def read_written(name: str) -> np.ndarray:
         return read_map(target / f'{name}.png')
 
-    files = [target / f'{image["file_name"]}.png' for image in parts[0].coco['images']]
     first = open_scene(parts[0].root / parts[0].coco['images'][0]['file_name'], value_range)
     maps = ClassMaps(
         classes=labels.values.names,
-        counts=measure_maps(files, len(labels.values.names)),
+        counts=counts,
         read=read_written,
         missing=missing,
         placed=first is not None and first.is_placed,

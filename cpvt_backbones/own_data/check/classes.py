@@ -4,13 +4,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from cpvt_backbones.text import plain
 
-from ..dataset import Coco, Part, read_id
-from ..files import equal_files
-from ..report import Fault, Report
+from ..dataset import Coco, Fault, Part, Report, read_id
 from ..shapes import is_number
+from .images import equal_files
 
 LONGEST_NAME = 200
 NO_TEXT = ('Cc', 'Cs', 'Zl', 'Zp')  # control characters, surrogates, separators of lines
@@ -55,13 +55,9 @@ def check_categories(part: Part, report: Report) -> None:
     if not all(isinstance(category['id'], int) for category in categories):
         report.add('altered', 'category ids that are no integers are replaced', part.source)
         _renumber(part, categories)
-    elif categories != sorted(categories, key=_id):
+    elif categories != sorted(categories, key=itemgetter('id')):
         report.add('note', 'categories are sorted by their ids', part.source)
-    part.coco['categories'] = sorted(categories, key=_id)
-
-
-def _id(category: Coco) -> int:
-    return category['id']
+    part.coco['categories'] = sorted(categories, key=itemgetter('id'))
 
 
 def _check_category(category: Coco, others: Sequence[Coco]) -> Coco:

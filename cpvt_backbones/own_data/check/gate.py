@@ -1,16 +1,13 @@
-"""The one gate between a user's data and a config: what is used, skipped, altered or refused."""
+"""The one gate between a user's data and a config: the order of the rules."""
 
-import os
-import re
-from collections.abc import Container, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Mapping, Sequence
 
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.images.value_range import ValueRange
 
-from ..dataset import Coco, Crowd, Part, join, part_of, read_id
-from ..files import equal_files, original_of, path_problem, split
-from ..read.images import ImageFacts, inspect_images
-from ..report import Fault, Report
+from ..dataset import Crowd, Part, Report, join, part_of
+from ..files import TRAIN, VALIDATION
+from ..read.images import inspect_images
 from .classes import (
     check_categories,
     check_labels,
@@ -20,18 +17,23 @@ from .classes import (
     note_contradictions,
     note_empty,
 )
-from .images import check_mask_size, check_place, check_size, note_range
+from .images import (
+    Facts,
+    check_entries,
+    check_files,
+    note_deep,
+    note_duplicates,
+    note_files,
+    note_range,
+    note_siblings,
+    original_of,
+)
 from .objects import (
     check_objects,
+    check_outlines,
     link_objects,
     refuse_classes_of_crowds,
-    require_outlines,
 )
-
-Facts = Mapping[Path, ImageFacts]
-HALF_RANGE = 1 << 15  # of 16 bits
-# Name of a clip, and the number of a frame, such as clip0_frame_0003.
-FRAME = re.compile(r'(.*(?:frame|(?:frame|clip|video|seq)\w*?[_\-. ]))f?\d+', re.IGNORECASE)
 
 
 def check(
@@ -76,7 +78,7 @@ def check(
     if crowd is None and 'annotations' in checked[0].coco:
         refuse_classes_of_crowds(checked, report)
     for part in checked:
-        _check_outlines(part, report, required=outlines)
+        check_outlines(part, report, required=outlines)
     extra = checked.pop() if added else None
     if len(checked) == 1 and len(checked[0].coco['images']) > 1:
         images = checked[0].coco['images']
@@ -85,15 +87,17 @@ def check(
         checked = [part_of(checked[0], chosen) for chosen in names]
     if extra:
         checked[0] = join(checked[0], extra)
-    _note_files(facts, report)
+    note_files(facts, report)
     if value_range:
         note_range(facts, value_range, report)
     else:
-        _note_deep(facts, report)
-    _note_duplicates(checked, report)
-    _note_siblings(checked, report)
+        note_deep(facts, report)
+    if len(checked) == 2:
+        note_duplicates(checked, report)
+        note_siblings(checked, report)
     _count_used(checked, report)
     _check_classes(checked, report)
+    objects = checked[0].coco.get('annotations')
     if len(checked) < 2 or not all(part.coco['images'] for part in checked):
         found = [len(part.coco['images']) for part in checked]
         reason = (
@@ -101,37 +105,10 @@ def check(
             ' another for validation'
         )
         report.add('refused', reason, f'{parts[0].source} ({sum(found)} can be used)')
-    elif 'annotations' in checked[0].coco and not _has_objects(checked[0]):
+    elif objects is not None and all(one['iscrowd'] for one in objects):
         reason = 'training images without any object, from which nothing is learnt'
         report.add('refused', reason, checked[0].source)
     return checked
-
-
-def _has_objects(part: Part) -> bool:
-    return any(not one['iscrowd'] for one in part.coco['annotations'])
-
-
-def _check_outlines(part: Part, report: Report, *, required: bool) -> None:
-    if required:
-        require_outlines(part, report)
-        return
-    for one in part.coco.get('annotations', ()):
-        if 'segmentation' in one:
-            reason = 'outlines are left out; form instances trains on them'
-            report.add('note', reason, f'{part.source}: annotation {one["id"]}')
-
-
-def _check_classes(parts: Sequence[Part], report: Report) -> None:
-    """List the classes of objects or images, and check that each can be learnt."""
-    images = parts[0].coco['images']
-    if 'annotations' in parts[0].coco:
-        note_empty(parts[0], report)
-    elif not images or 'label' not in images[0]:
-        return
-    elif len(parts) == 2:
-        check_labels(parts, report)
-        note_contradictions(parts, report)
-    list_classes(parts, report)
 
 
 def check_parts(
@@ -156,7 +133,7 @@ def check_parts(
     Returns:
         The checked parts, without what is skipped or refused, and the facts of their images.
     """
-    checked = [_check_entries(part, report) for part in parts]
+    checked = [check_entries(part, report) for part in parts]
     paths = {
         part.root / image['file_name']: None for part in checked for image in part.coco['images']
     }
@@ -167,7 +144,7 @@ def check_parts(
         if has_objects:
             check_categories(part, report)
             link_objects(part, report)
-        _check_files(part, facts, report, unread=outcome)
+        check_files(part, facts, report, unread=outcome)
         if has_objects:
             check_objects(part, report, crowd=crowd)
     if has_objects:
@@ -176,173 +153,42 @@ def check_parts(
     return checked, facts
 
 
-def _check_entries(part: Part, report: Report) -> Part:
-    """Images with a name and an id of their own."""
-    report.read['images'] += len(part.coco['images'])
-    images = []
-    owners: dict[str, str] = {}  # of the real path of each file
-    ids: set[int | str] = set()
-    for number, image in enumerate(part.coco['images'], 1):
-        try:
-            file = _check_entry(image, part.root, owners, ids)
-            if 'annotations' not in part.coco:
-                _check_listed(image['file_name'])
-        except Fault as fault:
-            report.add_fault(fault, f'{part.source}: {image.get("file_name") or f"image {number}"}')
-            continue
-        owners[file] = image['file_name']
-        ids.add(image['id'])
-        images.append(image)
-    return Part({**part.coco, 'images': images}, part.root, part.source)
+def split(
+    names: Iterable[str], report: Report, *, labels: Mapping[str, str] | None = None
+) -> tuple[list[str], list[str]]:
+    """Training and validation names: by their folders train and val, valid, validation or test, or
+    every fifth, with ``labels`` of each class.
 
-
-def _check_entry(
-    image: Coco, root: Path, owners: Mapping[str, str], ids: Container[int | str]
-) -> str:
-    """The real path of an image, which no other entry has; ids are not those of ``ids``."""
-    name = image.get('file_name')
-    if not isinstance(name, str) or not name:
-        raise Fault('refused', 'images without file_name')
-    if problem := path_problem(name):
-        raise Fault('refused', 'file names that are no paths', problem)
-    key = image['id'] = read_id(image, 'id', 'images')
-    # In class folders, links to one file are noted elsewhere.
-    path = os.path.abspath(root / name) if 'label' in image else os.path.realpath(root / name)
-    if path in owners:
-        other = owners[path]
-        raise Fault('refused', 'images that are listed twice', '' if other == name else other)
-    if key in ids:
-        raise Fault('refused', 'images with the id of another', f'id {key!r}')
-    return path
-
-
-def _check_listed(name: str) -> None:
-    """Refuse a name that a list of the toolboxes, one name a line, cannot hold."""
-    is_text = name.encode(errors='replace').decode() == name
-    if not is_text or name.splitlines() != [name.strip()]:
-        reason = (
-            'file names that begin or end with a space, have a line break, or are not UTF-8:'
-            ' rename them'
-        )
-        raise Fault('refused', reason, repr(name))
-
-
-def _check_files(part: Part, facts: Facts, report: Report, *, unread: str) -> None:
-    """Leave out images that cannot be read or whose size is wrong, with their objects."""
-    objects: dict[int | str, list[Coco]] = {image['id']: [] for image in part.coco['images']}
-    for one in part.coco.get('annotations', ()):
-        objects[one['image_id']].append(one)
-    kept = []
-    for image in part.coco['images']:
-        path = part.root / image['file_name']
-        try:
-            if facts[path].fault:
-                reason = 'images that cannot be read'
-                if unread == 'refused':
-                    reason += ' (--skip-damaged leaves them out, with their labels)'
-                raise Fault(unread, reason, facts[path].fault)
-            if 'annotations' in part.coco and 'mask' not in image:
-                check_size(image, facts[path], objects[image['id']], report, str(path))
-            else:
-                check_mask_size(image, facts[path])
-                if image.get('mask_size'):
-                    check_place(path, Path(image['mask']))
-        except Fault as fault:
-            report.add_fault(fault, str(path))
-            continue
-        kept.append(image)
-    names = {image['file_name'] for image in kept}
-    part.coco = part_of(part, names).coco
-
-
-def _note_files(facts: Facts, report: Report) -> None:
-    """Note images that are turned by EXIF, files of several, and transparent ones."""
-    for path, known in facts.items():
-        if known.orientation != 1:
-            report.add(
-                'note',
-                'images turned by EXIF: labels are taken as drawn on the upright image',
-                str(path),
-            )
-        if known.frames > 1:
-            reason = 'files of several images, such as TIFF stacks: the first is used'
-            report.add('note', reason, f'{path} ({known.frames})')
-        if known.alpha:
-            report.add(
-                'note',
-                'images with transparent pixels: training sees their colour, prediction white;'
-                ' --bands 1 2 3'
-                ' takes the colour in both, --bands 1 2 3 4 a fourth band that is no transparency',
-                str(path),
-            )
-
-
-def _note_deep(facts: Facts, report: Report) -> None:
-    """Report 16-bit images of which training would see a small part of the grey levels.
-
-    They are judged one by one, without their brightest pixels, which may be faults of a sensor. A
-    few of them among brighter ones are dark photographs.
+    Names in other folders beside train and val are skipped.
     """
-    deep = {path: known for path, known in facts.items() if known.range}
-    dark = {path: known for path, known in deep.items() if known.bright < HALF_RANGE}
-    if not dark or 2 * len(dark) < len(deep):
-        return
-    low = min(known.range[0] for known in dark.values() if known.range)
-    high = max(known.bright for known in dark.values())
-    seen = f'training sees {int(low) >> 8} to {int(high) >> 8} of 255'
-    reason = (
-        f'images of 16 bits with values of {low:g} to {high:g} only, {seen}: give --range LOW HIGH'
-    )
-    for path in dark:
-        report.add('altered', reason, str(path))
-
-
-def _note_duplicates(parts: Sequence[Part], report: Report) -> None:
-    """Note images of both parts, and validation images that are copies of a training image."""
-    if len(parts) < 2:
-        return
-    owners: dict[Path, set[str]] = {}
-    for name, part in zip(('training', 'validation'), parts, strict=True):
-        for image in part.coco['images']:
-            file = (part.root / image['file_name']).resolve()
-            owners.setdefault(file, set()).add(name)
-    reason = 'images of training and validation at once: their scores say nothing of other images'
-    for file in sorted(file for file, found in owners.items() if len(found) > 1):
-        report.add('note', reason, str(file))
-    for same in equal_files(sorted(owners)):
-        train = [file for file in same if 'training' in owners[file]]
-        for file in same:
-            if train and owners[file] == {'validation'}:
-                reason = 'validation images that are copies of a training image'
-                report.add('note', reason, f'{file} = {train[0]}')
-
-
-def _note_siblings(parts: Sequence[Part], report: Report) -> None:
-    """Note copies of one image, and frames of one clip, in training and validation."""
-    if len(parts) < 2:
-        return
-    train, val = ([image['file_name'] for image in part.coco['images']] for part in parts)
-    copies = 'copies of one image, by the same name before .rf., in training and validation'
-    frames = (
-        'frames of one clip in training and validation: their scores say little of other clips;'
-        ' make folders train and val'
-    )
-    originals = {original_of(name): name for name in train if '.rf.' in name}
-    clips = {clip: name for name in train if (clip := clip_of(name))}
-    noted = set()
-    for name in val:
-        if '.rf.' in name and original_of(name) in originals:
-            report.add('note', copies, f'{name} = {originals[original_of(name)]}')
-        clip = clip_of(name)
-        if clip in clips and clip not in noted:
-            noted.add(clip)
-            report.add('note', frames, f'{name}, {clips[clip]}')
-
-
-def clip_of(name: str) -> str:
-    """The name of a frame without its number; '' if it is not called a frame."""
-    found = FRAME.fullmatch(PurePosixPath(name).stem)
-    return f'{PurePosixPath(name).parent}/{found[1]}' if found else ''
+    names = sorted(names)
+    first = {name: name.partition('/')[0].lower() for name in names}
+    for other in VALIDATION:
+        if {TRAIN, other} <= {*first.values()}:
+            for name in names:
+                if first[name] not in (TRAIN, other):
+                    report.add('skipped', f'images in neither {TRAIN}/ nor {other}/', name)
+            train = [name for name in names if first[name] == TRAIN]
+            return train, [name for name in names if first[name] == other]
+    if len(names) < 2:
+        raise InputError(
+            f'data: at least 2 images are needed, for training and validation, got {len(names)}'
+        )
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(original_of(name), []).append(name)
+    groups: dict[str, list[str]] = {}
+    for family, members in families.items():
+        groups.setdefault(labels[members[0]] if labels else '', []).append(family)
+        if len(members) > 1:
+            reason = 'copies of one image, by the same name before .rf., stay on one side'
+            report.add('note', reason, ', '.join(members))
+    chosen: set[str] = set()
+    for group in groups.values():
+        chosen |= {*group[4::5]} or {*group[2:][-1:]}  # of three or four, the last
+    chosen = chosen or {[*families][-1]}
+    held_out = sorted(name for family in chosen for name in families[family])
+    return [name for name in names if original_of(name) not in chosen], held_out
 
 
 def _count_used(parts: Sequence[Part], report: Report) -> None:
@@ -358,3 +204,16 @@ def _count_used(parts: Sequence[Part], report: Report) -> None:
             if name == 'validation' and ignored == len(part.coco['annotations']):
                 reason = 'validation images without any object: a training prints no score'
                 report.add('note', reason, part.source)
+
+
+def _check_classes(parts: Sequence[Part], report: Report) -> None:
+    """List the classes of objects or images, and check that each can be learnt."""
+    images = parts[0].coco['images']
+    if 'annotations' in parts[0].coco:
+        note_empty(parts[0], report)
+    elif not images or 'label' not in images[0]:
+        return
+    elif len(parts) == 2:
+        check_labels(parts, report)
+        note_contradictions(parts, report)
+    list_classes(parts, report)

@@ -1,7 +1,10 @@
-"""Rules for images: size, place on the ground, range of values, and resemblance."""
+"""Rules for images: names, size, place on the ground, range of values, and resemblance."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import hashlib
+import os
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -10,15 +13,98 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.images.windows import open_scene
 
-from ..dataset import Coco
+from ..dataset import Coco, Fault, Part, Report, part_of, read_id
+from ..files import path_problem
 from ..read.images import ImageFacts, Size
-from ..report import Fault, Report
 from ..shapes import ROUNDING, extent, is_number, is_rle
 
+Facts = Mapping[Path, ImageFacts]
 TOLERANCE = 0.5  # px that the corners of a mask may be off those of its image
+HALF_RANGE = 1 << 15  # of 16 bits
+# Name of a clip, and the number of a frame, such as clip0_frame_0003.
+FRAME = re.compile(r'(.*(?:frame|(?:frame|clip|video|seq)\w*?[_\-. ]))f?\d+', re.IGNORECASE)
 
 
-def check_size(
+def check_entries(part: Part, report: Report) -> Part:
+    """Images with a name and an id of their own."""
+    report.read['images'] += len(part.coco['images'])
+    images = []
+    owners: dict[str, str] = {}  # of the real path of each file
+    ids: set[int | str] = set()
+    for number, image in enumerate(part.coco['images'], 1):
+        try:
+            file = _check_entry(image, part.root, owners, ids)
+            if 'annotations' not in part.coco:
+                _check_listed(image['file_name'])
+        except Fault as fault:
+            report.add_fault(fault, f'{part.source}: {image.get("file_name") or f"image {number}"}')
+            continue
+        owners[file] = image['file_name']
+        ids.add(image['id'])
+        images.append(image)
+    return Part({**part.coco, 'images': images}, part.root, part.source)
+
+
+def _check_entry(
+    image: Coco, root: Path, owners: Mapping[str, str], ids: Container[int | str]
+) -> str:
+    """The real path of an image, which no other entry has; ids are not those of ``ids``."""
+    name = image.get('file_name')
+    if not isinstance(name, str) or not name:
+        raise Fault('refused', 'images without file_name')
+    if problem := path_problem(name):
+        raise Fault('refused', 'file names that are no paths', problem)
+    key = image['id'] = read_id(image, 'id', 'images')
+    # In class folders, links to one file are noted elsewhere.
+    path = os.path.abspath(root / name) if 'label' in image else os.path.realpath(root / name)
+    if path in owners:
+        other = owners[path]
+        raise Fault('refused', 'images that are listed twice', '' if other == name else other)
+    if key in ids:
+        raise Fault('refused', 'images with the id of another', f'id {key!r}')
+    return path
+
+
+def _check_listed(name: str) -> None:
+    """Refuse a name that a list of the toolboxes, one name a line, cannot hold."""
+    is_text = name.encode(errors='replace').decode() == name
+    if not is_text or name.splitlines() != [name.strip()]:
+        reason = (
+            'file names that begin or end with a space, have a line break, or are not UTF-8:'
+            ' rename them'
+        )
+        raise Fault('refused', reason, repr(name))
+
+
+def check_files(part: Part, facts: Facts, report: Report, *, unread: str) -> None:
+    """Leave out images that cannot be read or whose size is wrong, with their objects."""
+    objects: dict[int | str, list[Coco]] = {image['id']: [] for image in part.coco['images']}
+    for one in part.coco.get('annotations', ()):
+        objects[one['image_id']].append(one)
+    kept = []
+    for image in part.coco['images']:
+        path = part.root / image['file_name']
+        try:
+            if facts[path].fault:
+                reason = 'images that cannot be read'
+                if unread == 'refused':
+                    reason += ' (--skip-damaged leaves them out, with their labels)'
+                raise Fault(unread, reason, facts[path].fault)
+            if 'annotations' in part.coco and 'mask' not in image:
+                _check_size(image, facts[path], objects[image['id']], report, str(path))
+            else:
+                _check_mask_size(image, facts[path])
+                if image.get('mask_size'):
+                    _check_place(path, Path(image['mask']))
+        except Fault as fault:
+            report.add_fault(fault, str(path))
+            continue
+        kept.append(image)
+    names = {image['file_name'] for image in kept}
+    part.coco = part_of(part, names).coco
+
+
+def _check_size(
     image: Coco, facts: ImageFacts, objects: Sequence[Coco], report: Report, where: str
 ) -> None:
     """Set ``width`` and ``height`` to the upright size of the file, or raise a :class:`.Fault`.
@@ -45,7 +131,7 @@ def check_size(
     image['width'], image['height'] = upright
 
 
-def check_mask_size(image: Coco, facts: ImageFacts) -> None:
+def _check_mask_size(image: Coco, facts: ImageFacts) -> None:
     """Set ``width`` and ``height`` to the upright size of the file.
 
     ``Fault`` if the mask has another size.
@@ -113,7 +199,7 @@ def _fit(objects: Sequence[Coco], size: Size) -> bool:
     return True
 
 
-def check_place(image: Path, mask: Path) -> None:
+def _check_place(image: Path, mask: Path) -> None:
     """``Fault`` if an image and its mask, of one size, lie in different places.
 
     Files without a place, or that rasterio does not read, are taken as they are.
@@ -147,7 +233,49 @@ def _apply(transform: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np
     return a * x + b * y + c, d * x + e * y + f
 
 
-def note_range(facts: Mapping[Path, ImageFacts], value_range: ValueRange, report: Report) -> None:
+def note_files(facts: Facts, report: Report) -> None:
+    """Note images that are turned by EXIF, files of several, and transparent ones."""
+    for path, known in facts.items():
+        if known.orientation != 1:
+            report.add(
+                'note',
+                'images turned by EXIF: labels are taken as drawn on the upright image',
+                str(path),
+            )
+        if known.frames > 1:
+            reason = 'files of several images, such as TIFF stacks: the first is used'
+            report.add('note', reason, f'{path} ({known.frames})')
+        if known.alpha:
+            report.add(
+                'note',
+                'images with transparent pixels: training sees their colour, prediction white;'
+                ' --bands 1 2 3'
+                ' takes the colour in both, --bands 1 2 3 4 a fourth band that is no transparency',
+                str(path),
+            )
+
+
+def note_deep(facts: Facts, report: Report) -> None:
+    """Report 16-bit images of which training would see a small part of the grey levels.
+
+    They are judged one by one, without their brightest pixels, which may be faults of a sensor. A
+    few of them among brighter ones are dark photographs.
+    """
+    deep = {path: known for path, known in facts.items() if known.range}
+    dark = {path: known for path, known in deep.items() if known.bright < HALF_RANGE}
+    if not dark or 2 * len(dark) < len(deep):
+        return
+    low = min(known.range[0] for known in dark.values() if known.range)
+    high = max(known.bright for known in dark.values())
+    seen = f'training sees {int(low) >> 8} to {int(high) >> 8} of 255'
+    reason = (
+        f'images of 16 bits with values of {low:g} to {high:g} only, {seen}: give --range LOW HIGH'
+    )
+    for path in dark:
+        report.add('altered', reason, str(path))
+
+
+def note_range(facts: Facts, value_range: ValueRange, report: Report) -> None:
     """Note images with values outside, and a range much wider than the values.
 
     Images that are nearly black beside others count as altered, such as 8 bits among 12.
@@ -174,3 +302,73 @@ def note_range(facts: Mapping[Path, ImageFacts], value_range: ValueRange, report
         reason = f'values of {low:g} to {high:g} only: give a smaller range than {given}'
         for path in known:
             report.add('note', reason, str(path))
+
+
+def original_of(name: str) -> str:
+    """The name of the image that a copy is made of: what is before ``.rf.`` of Roboflow."""
+    return name.partition('.rf.')[0]
+
+
+def equal_files(paths: Iterable[Path]) -> list[list[Path]]:
+    """Groups of files of equal bytes. Only files of one size are read."""
+    by_size: dict[int, list[Path]] = {}
+    for path in paths:
+        by_size.setdefault(path.stat().st_size, []).append(path)
+    found: list[list[Path]] = []
+    for group in by_size.values():
+        by_content: dict[bytes, list[Path]] = {}
+        for path in group if len(group) > 1 else ():
+            by_content.setdefault(hashlib.sha256(path.read_bytes()).digest(), []).append(path)
+        found += [same for same in by_content.values() if len(same) > 1]
+    return found
+
+
+def note_duplicates(parts: Sequence[Part], report: Report) -> None:
+    """Note images of both parts, and validation images that are copies of a training image."""
+    owners: dict[Path, set[str]] = {}
+    for name, part in zip(('training', 'validation'), parts, strict=True):
+        for image in part.coco['images']:
+            file = (part.root / image['file_name']).resolve()
+            owners.setdefault(file, set()).add(name)
+    reason = 'images of training and validation at once: their scores say nothing of other images'
+    for file in sorted(file for file, found in owners.items() if len(found) > 1):
+        report.add('note', reason, str(file))
+    for same in equal_files(sorted(owners)):
+        train = [file for file in same if 'training' in owners[file]]
+        for file in same:
+            if train and owners[file] == {'validation'}:
+                reason = 'validation images that are copies of a training image'
+                report.add('note', reason, f'{file} = {train[0]}')
+
+
+def note_siblings(parts: Sequence[Part], report: Report) -> None:
+    """Note copies of one image, and frames of one clip, in training and validation."""
+    copies = 'copies of one image, by the same name before .rf., in training and validation'
+    frames = (
+        'frames of one clip in training and validation: their scores say little of other clips;'
+        ' make folders train and val'
+    )
+    train, val = parts
+    originals: dict[str, str] = {}
+    clips: dict[str, str] = {}
+    for image in train.coco['images']:
+        name = image['file_name']
+        if '.rf.' in name:
+            originals[original_of(name)] = name
+        if clip := _clip_of(name):
+            clips[clip] = name
+    noted = set()
+    for image in val.coco['images']:
+        name = image['file_name']
+        if '.rf.' in name and original_of(name) in originals:
+            report.add('note', copies, f'{name} = {originals[original_of(name)]}')
+        clip = _clip_of(name)
+        if clip in clips and clip not in noted:
+            noted.add(clip)
+            report.add('note', frames, f'{name}, {clips[clip]}')
+
+
+def _clip_of(name: str) -> str:
+    """The name of a frame without its number; '' if it is not called a frame."""
+    found = FRAME.fullmatch(PurePosixPath(name).stem)
+    return f'{PurePosixPath(name).parent}/{found[1]}' if found else ''

@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from ..dataset import Report
 from ..read.masks import (
     COLOUR,
     GREY,
@@ -16,10 +17,9 @@ from ..read.masks import (
     MaskedImages,
     MaskFacts,
     in_one_piece,
-    read_codes,
+    read_mask,
     rgb_of,
 )
-from ..report import Report
 from .classes import refuse_names
 
 LARGEST = 254  # class index
@@ -317,7 +317,7 @@ def refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: 
     ]
     pieces = []
     for path in sample:
-        codes = read_codes(path) & 0xFF
+        codes = read_mask(path).codes & 0xFF
         pieces += [in_one_piece(codes == value) for value in range(1, counts[path] + 1)]
     if np.mean(pieces) < 0.8:
         return False
@@ -389,7 +389,7 @@ def refuse_blurred(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
     for path in sample:
         if len(facts[path].values) <= 2:  # nothing between two values
             continue
-        codes = read_codes(path).astype(np.float64)  # exact, and OpenCV takes it
+        codes = read_mask(path).codes.astype(np.float64)  # exact, and OpenCV takes it
         kernel = np.ones((3, 3), np.uint8)
         flat = cv2.erode(codes, kernel) == cv2.dilate(codes, kernel)
         inside |= {*np.unique(codes[flat]).astype(int).tolist()}

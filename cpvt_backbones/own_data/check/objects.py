@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dataset import Coco, Crowd, Part, read_id
-from ..report import Fault, Report
+from ..dataset import Coco, Crowd, Fault, Part, Report, read_id
 from ..shapes import (
     FAR,
     ROUNDING,
@@ -339,16 +338,23 @@ def _area_of(one: Coco, box: Box, outline: Any, size: tuple[int, int]) -> float:
     return area or box[2] * box[3]
 
 
-def require_outlines(part: Part, report: Report) -> None:
-    """Refuse objects without outline; regions to ignore (``iscrowd``) without one are skipped."""
+def check_outlines(part: Part, report: Report, *, required: bool) -> None:
+    """Refuse objects without outline if they are ``required``; else note that they are left out.
+
+    Regions to ignore (``iscrowd``) without one are skipped.
+    """
     kept = []
-    for one in part.coco['annotations']:
-        if 'segmentation' in one:
-            kept.append(one)
-            continue
+    for one in part.coco.get('annotations', ()):
         where = f'{part.source}: annotation {one["id"]}'
-        if one['iscrowd']:
+        if not required:
+            if 'segmentation' in one:
+                reason = 'outlines are left out; form instances trains on them'
+                report.add('note', reason, where)
+        elif 'segmentation' in one:
+            kept.append(one)
+        elif one['iscrowd']:
             report.add('skipped', 'regions to ignore without an outline', where)
         else:
             report.add('refused', 'objects without an outline, which form instances needs', where)
-    part.coco['annotations'] = kept
+    if required:
+        part.coco['annotations'] = kept

@@ -9,9 +9,8 @@ from urllib.parse import unquote
 
 from cpvt_backbones.errors import InputError
 
-from ..dataset import Coco, Part
+from ..dataset import Coco, Part, Report
 from ..files import LEFT_OUT, OTHER_SPELLING, Listings, files_in, path_problem, read_bytes
-from ..report import Report
 
 LISTS = ('images', 'annotations', 'categories')
 SAMPLE = 20  # images of a JSON file that are looked for

@@ -5,9 +5,8 @@ from pathlib import Path, PurePosixPath
 
 from PIL import Image
 
-from ..dataset import Coco, Part
+from ..dataset import Coco, Part, Report
 from ..files import TRAIN, VALIDATION, files_in, is_image_folder, is_mask_folder, is_written
-from ..report import Report
 
 # Folders of which classes may have the names, too: 'mask' of people, 'image' of documents.
 MAYBE_CLASSES = ('mask', 'gt', 'image', 'images', 'photos')

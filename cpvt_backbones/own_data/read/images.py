@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,9 @@ def inspect_images(
     With ``value_range``, each is read by it, as training does.
     """
 
-    def inspect(path: Path) -> ImageFacts:
-        if value_range:
-            return inspect_range(path, value_range)
-        return inspect_image(path, decode=decode)
-
+    inspect = partial(inspect_image, decode=decode)
+    if value_range:
+        inspect = partial(inspect_range, value_range=value_range)
     with any_size(), ThreadPoolExecutor(WORKERS) as pool:
         results = track(pool.map(inspect, paths), description='images', total=len(paths))
         return dict(zip(paths, results, strict=True))

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from ..dataset import Coco, Part
+from ..dataset import Coco, Fault, Part, Report
 from ..files import files_in, read_lines
-from ..report import Fault, Report
 from ..shapes import box_of_outline, rle_of
 from .masks import COLOUR, GREY, IGNORE, NODATA, in_one_piece, pair_masks, read_mask
 

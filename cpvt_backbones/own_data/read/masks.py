@@ -18,9 +18,8 @@ from cpvt_backbones.images.finding import file_problem
 from cpvt_backbones.images.raster import DRIVERS, ValueRangeError, open_raster
 from cpvt_backbones.text import Spellings, stems
 
-from ..dataset import Part
+from ..dataset import Fault, Part, Report
 from ..files import OTHER_SPELLING, files_in, read_lines
-from ..report import Fault, Report
 from .images import Size, count_frames, too_large
 
 NUMBER = r'(\d{1,3})'
@@ -146,9 +145,9 @@ def read_masks(
         report: Gets files that are skipped or refused.
         classes: File of names, see :func:`read_classes`.
     """
+    named = read_classes(classes) if classes else None
     pairs = pair_masks(files_in(images, report), files_in(masks, report), report, str(images))
     found = {name: masks / mask for name, mask in pairs.items()}
-    named = read_classes(classes) if classes else None
     # Grey colours of names are values.
     palette = named is not None and any(len({*colour}) > 1 for colour in named.colours)
     facts = inspect_masks([*found.values()], report, palette=palette)
@@ -246,7 +245,7 @@ def _owner(mask: str, owners: Collection[str], spellings: Spellings) -> str | No
 def inspect_masks(
     paths: Sequence[Path], report: Report, *, palette: bool = False
 ) -> dict[Path, MaskFacts]:
-    """Size and values of each mask, read in threads; see :func:`read_codes`."""
+    """Size and values of each mask, read in threads; see :func:`read_mask`."""
 
     def inspect(path: Path) -> MaskFacts | Fault:
         try:
@@ -273,7 +272,7 @@ class Mask(NamedTuple):
     """A mask as it is stored.
 
     Args:
-        codes: As of :func:`read_codes`.
+        codes: (H, W) int32, class indices, or ``COLOUR`` plus the colour as one number.
         nodata: The index that the file declares as ``nodata``, if any.
         colours: RGB colours of the indices, of a file with a palette whose indices are read.
     """
@@ -283,19 +282,13 @@ class Mask(NamedTuple):
     colours: list[tuple[int, ...]]
 
 
-def read_codes(path: Path, *, palette: bool = False) -> np.ndarray:
-    """Read a mask, upright: (H, W) int32, class indices, or ``COLOUR`` plus the colour as one
-    number.
+def read_mask(path: Path, *, palette: bool = False) -> Mask:
+    """Read a mask, upright.
 
     Of a file with a palette, the indices are read, or with ``palette`` the colours. Floats are
     indices if they are whole; NaN, and ``nodata`` that is no index, become ``NODATA``.
     ``Fault`` for a file that is no mask.
     """
-    return read_mask(path, palette=palette).codes
-
-
-def read_mask(path: Path, *, palette: bool = False) -> Mask:
-    """As :func:`read_codes`, with what else the file says of its values."""
     if problem := file_problem(path):
         raise Fault('refused', 'masks that cannot be read (PNG and TIFF are accepted)', problem)
     try:
@@ -435,20 +428,6 @@ def in_one_piece(where: np.ndarray) -> bool:
     """True if nine tenths of the pixels of a mask, bool (H, W), are connected."""
     _, _, stats, _ = cv2.connectedComponentsWithStats(where.astype(np.uint8))
     return bool(stats[1:, cv2.CC_STAT_AREA].max() >= 0.9 * where.sum())
-
-
-# -- written class maps
-# --------------------------------------------------------------------------------------------------
-
-
-def measure_maps(maps: Sequence[Path], count: int) -> list[np.ndarray]:
-    """The counts of :func:`measure` of each file."""
-
-    def measure_file(file: Path) -> np.ndarray:
-        return measure(read_map(file), count)
-
-    with ThreadPoolExecutor() as pool:
-        return [*track(pool.map(measure_file, maps), description='widths', total=len(maps))]
 
 
 def read_map(file: Path) -> np.ndarray:

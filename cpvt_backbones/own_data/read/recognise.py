@@ -9,6 +9,7 @@ from typing import Any
 
 from cpvt_backbones.errors import InputError
 
+from ..dataset import Report
 from ..files import (
     TRAIN,
     VALIDATION,
@@ -19,7 +20,6 @@ from ..files import (
     is_written,
     read_bytes,
 )
-from ..report import Report
 from .coco import LISTS, read_json, sample_names
 from .yolo import NAME_FILES, YAML, find_yaml
 

@@ -10,7 +10,7 @@ from rich.progress import track
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.text import Spellings, stems
 
-from ..dataset import Coco, Part
+from ..dataset import Coco, Fault, Part, Report
 from ..files import (
     OTHER_SPELLING,
     TRAIN,
@@ -19,7 +19,6 @@ from ..files import (
     read_bytes,
     read_lines,
 )
-from ..report import Fault, Report
 
 MASK_FOLDERS = ('SegmentationClass', 'SegmentationObject')  # VOC's own
 # Names of the lists of both parts, in ImageSets/Main: the first two that are there.
@@ -81,14 +80,14 @@ def _find_first_pixel(
     objects: Sequence[Coco], images: Sequence[Coco], folder: Path, report: Report
 ) -> int:
     """0 if a left or upper corner is below 1, with a note; else 1, as VOC counts."""
-    names = {image['id']: image['file_name'] for image in images}
     found = [one for one in objects if 0 <= min(one['corners'][:2]) < 1]
     reason = (
         'boxes with a corner of 0: the corners of all boxes count pixels from 0, as programs other'
         ' than VOC write them, and are read as they are'
     )
     for one in found:
-        report.add('note', reason, f'{folder / names[one["image_id"]]} ({one["corners"]})')
+        name = images[one['image_id'] - 1]['file_name']  # ids count from 1
+        report.add('note', reason, f'{folder / name} ({one["corners"]})')
     return 0 if found else 1
 
 

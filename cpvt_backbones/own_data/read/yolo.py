@@ -16,7 +16,7 @@ from rich.progress import track
 
 from cpvt_backbones.errors import InputError
 
-from ..dataset import Coco, Part
+from ..dataset import Coco, Fault, Part, Report
 from ..files import (
     LEFT_OUT,
     OTHER_SPELLING,
@@ -27,7 +27,6 @@ from ..files import (
     read_lines,
     read_text,
 )
-from ..report import Fault, Report
 from ..shapes import box_of_polygons
 from .coco import with_slashes
 from .images import Size, upright_size

@@ -18,10 +18,9 @@ from cpvt_backbones.label_files import CLASSES, describe_labels
 from cpvt_backbones.text import csv_text
 
 from ..check.masks import MaskClasses
-from ..dataset import Part
+from ..dataset import Part, Report
 from ..decide.settings import Settings
-from ..read.masks import MaskedImages, no_class_of, read_codes, translate
-from ..report import Report
+from ..read.masks import MaskedImages, measure, no_class_of, read_mask, translate
 from .tiles import write_map_tiles, write_tiles
 
 PARTS = ('train', 'val')
@@ -46,15 +45,18 @@ def write_json(content: Any, path: Path, *, indent: int | None = None) -> Path:
     return path.resolve()
 
 
-def write_report(report: Report, file: Path) -> Path | None:
-    """Write a CSV file of every entry; ``None`` if the printed table has them all."""
+def write_report(report: Report, file: Path) -> str:
+    """Write a CSV file of every entry, and return words that name it.
+
+    Without an entry, or a class that the printed table lacks, they are ''.
+    """
     if not report.is_long:
         file.unlink(missing_ok=True)  # of an earlier call
-        return None
+        return ''
     text = csv_text([('outcome', 'reason', 'file'), *report.rows()])
     with atomic_write(file) as stream:
         stream.write(text.encode(errors='surrogateescape'))
-    return file
+    return f'; the whole list: {file}'
 
 
 def write_objects(
@@ -122,9 +124,11 @@ def write_class_maps(
     target: Path,
     *,
     value_range: ValueRange | None = None,
-) -> float:
+) -> tuple[list[np.ndarray], float]:
     """Write ``<file name of the image>.png`` for each image of the parts: class indices, 255 for no
     class, or 65535 in 16 bits of more than 255 classes.
+
+    Pixels of which a TIFF or JPEG 2000 image has no data are of no class.
 
     Args:
         images: Images with masks.
@@ -133,17 +137,15 @@ def write_class_maps(
         target: Folder of the maps.
         value_range: How images of more than 8 bits are read.
 
-    Pixels of which a TIFF or JPEG 2000 image has no data are of no class.
-
     Returns:
-        The share of these in all pixels.
+        The counts of each map of the first part, as of :func:`..read.masks.measure`, and the share
+        of pixels without data in all maps.
     """
-
     no_class = no_class_of(len(classes.names))
 
-    def write(name: str) -> np.ndarray:
-        """Number of pixels without data, and of all."""
-        codes = read_codes(images.masks[name], palette=images.palette)
+    def write(name: str) -> tuple[np.ndarray, int, int]:
+        """Counts, number of pixels without data, and of all."""
+        codes = read_mask(images.masks[name], palette=images.palette).codes
         indices = translate(codes, classes.table, no_class)
         height, width = indices.shape
         scene = open_scene(images.part.root / name, value_range)
@@ -152,10 +154,11 @@ def write_class_maps(
             indices[missing] = no_class
         with atomic_write(target / f'{name}.png') as file:
             Image.fromarray(indices).save(file, format='PNG')
-        return np.array([0 if missing is None else missing.sum(), indices.size])
+        without = 0 if missing is None else int(missing.sum())
+        return measure(indices, len(classes.names)), without, indices.size
 
     names = [image['file_name'] for part in parts for image in part.coco['images']]
     with ThreadPoolExecutor() as pool:
-        counts = track(pool.map(write, names), description='class maps', total=len(names))
-        missing, pixels = sum(counts, start=np.zeros(2))
-    return float(missing / pixels)
+        found = [*track(pool.map(write, names), description='class maps', total=len(names))]
+    counts, missing, pixels = zip(*found, strict=True)
+    return [*counts[: len(parts[0].coco['images'])]], sum(missing) / sum(pixels)

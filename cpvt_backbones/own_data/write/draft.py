@@ -50,19 +50,13 @@ class Draft:
 
     Args:
         out: The config, as it will be.
+        config: The config that is written; it has its final name, and inherits from ``folder``.
+        folder: The folder in which the files are written.
     """
 
     out: Path
-
-    @property
-    def folder(self) -> Path:
-        """The folder in which the files are written."""
-        return self.config.with_suffix('')
-
-    @property
-    def config(self) -> Path:
-        """The config that is written; it has its final name, and inherits from ``folder``."""
-        return self.out.with_suffix('') / PART / self.out.name
+    config: Path
+    folder: Path
 
     def final(self, texts: dict[str, Any]) -> dict[str, Any]:
         """Return names and paths, in which paths of ``folder`` are those after the renaming."""
@@ -112,20 +106,21 @@ def replacing(out: Path) -> Iterator[Draft]:
     Raises:
         InputError: Another call writes this config.
     """
-    draft = Draft(out)
     folder = out.with_suffix('')
+    config = folder / PART / out.name
+    draft = Draft(out, config, config.with_suffix(''))
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = lock_file(folder / LOCK, warn=print)
     except Timeout:
         raise InputError(f'--out: another cpvt make-config writes {out}') from None
     try:
-        _remove(folder / PART)
+        shutil.rmtree(folder / PART, ignore_errors=True)
         draft.folder.mkdir(parents=True)
         yield draft
         _move(draft, folder)
     finally:
-        _remove(folder / PART)
+        shutil.rmtree(folder / PART, ignore_errors=True)
         if lock is not None:
             lock.release()
 
@@ -144,8 +139,3 @@ def _move(draft: Draft, folder: Path) -> None:
     flush_to_disk(folder)
     with atomic_write(draft.out) as file:
         file.write(draft.config.read_bytes())
-
-
-def _remove(folder: Path) -> None:
-    if folder.is_dir():
-        shutil.rmtree(folder)
