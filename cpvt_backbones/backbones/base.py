@@ -409,10 +409,7 @@ class Backbone(PretrainedModel):
         """Compute all outputs for images without padding."""
         outputs = self._run_trunk(images, self._taps)
         last = self.num_freezable - 1
-        formatted = {
-            index: self._format(*output, last=index == last) for index, output in outputs.items()
-        }
-        return tuple(formatted[index] for index in self._taps)
+        return tuple(self._format(*outputs[index], last=index == last) for index in self._taps)
 
     def _run_trunk(self, images: Tensor, taps: Collection[int]) -> dict[int, StageTokens]:
         """Return tokens after the blocks (of a plain ViT) or stages in ``taps``.

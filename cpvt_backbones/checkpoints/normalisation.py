@@ -6,7 +6,6 @@ preprocessors.
 
 import json
 import logging
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -166,7 +165,8 @@ def _of_index(name: str) -> Normalisation | None:
     for entry in named_models().values():
         names = (entry.name, getattr(entry, 'address', None), f'{FOLDER / entry.name}.safetensors')
         if name in names and entry.mean and entry.std:
-            return _checked(entry.mean, entry.std, source='the index of this package')
+            values = tuple(entry.mean), tuple(entry.std)
+            return Normalisation(*values, source='the index of this package')
     return None
 
 
@@ -254,21 +254,17 @@ def _of_unit(mean: Any, std: Any, source: str, *, scale: float = 255.0) -> Norma
     """Convert values in another scale than that of pixels, usually 0 to 1."""
     if mean is None or std is None:
         return None
-    found = _checked(*(one if _is_list(one) else [one] * 3 for one in (mean, std)), source=source)
+    mean, std = ([one] * 3 if is_number(one) else one for one in (mean, std))
+    found = _checked(mean, std, source=source)
     mean, std = (tuple(round(scale * v, 4) for v in one) for one in (found.mean, found.std))
     return Normalisation(mean, std, source=source)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 def _checked(mean: Any, std: Any, *, rgb: bool = True, source: str) -> Normalisation:
     """Check that both are lists of numbers, the second positive; ``InputError`` otherwise."""
     for key, values in (('mean', mean), ('std', std)):
-        are_numbers = _is_list(values) and all(
-            is_number(value) and math.isfinite(value) and (key == 'mean' or value > 0)
-            for value in values
+        are_numbers = isinstance(values, (list, tuple)) and all(
+            is_number(value) and (key == 'mean' or value > 0) for value in values
         )
         if not are_numbers or not values or len(values) != len(mean):
             kind = 'numbers' if key == 'mean' else 'positive numbers, as many as mean has'
