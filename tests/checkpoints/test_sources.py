@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import socket
 from functools import partial
 from pathlib import Path
 from urllib.request import Request
@@ -113,20 +114,24 @@ def test_a_repository_without_model_safetensors(safe, size, server, tmp_path):
         server.files.clear()
 
 
-def test_without_a_network_the_hub_is_asked_once(tmp_path, monkeypatch):
-    """And each other name is looked for in its cache."""
-    cached, asked = tmp_path / 'pytorch_model.bin', []
-
-    def download(repository, file_name, *, local_files_only=False):
-        asked.append(local_files_only)
-        if local_files_only and file_name == cached.name and cached.is_file():
-            return str(cached)
-        raise huggingface_hub.errors.LocalEntryNotFoundError('no network') from ConnectionError()
-
-    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', download)
-    refused('hf://a/b', 'could not be fetched')
-    assert asked == [False] + [True] * (len(asked) - 1) and len(asked) > 1
-    cached.touch()
+def test_without_a_network_the_error_comes_at_once(tmp_path, monkeypatch):
+    """huggingface_hub alone tries for half a minute. What its cache has is taken."""
+    with socket.create_server(('127.0.0.1', 0)) as closed:
+        address = f'http://127.0.0.1:{closed.getsockname()[1]}'
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+    template = f'{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}'
+    monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
+    monkeypatch.setattr('time.sleep', lambda seconds: pytest.fail(f'waits for {seconds} s'))
+    line = refused(
+        'hf://a/b', 'https://huggingface.co/a/b/resolve/main/model.safetensors could not'
+    )
+    assert 'without a network, put the file at' in line and '\n' not in line
+    cache = tmp_path / 'hub/models--a--b'
+    cached = cache / 'snapshots' / ('0' * 40) / 'pytorch_model.bin'
+    for file, text in ((cache / 'refs/main', '0' * 40), (cached, '')):
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
     assert locate_checkpoint('hf://a/b') == cached
 
 

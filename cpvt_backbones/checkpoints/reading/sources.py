@@ -312,18 +312,21 @@ def _own_copy(repository: str, file_name: str) -> Path:
 
 def _download_from_hub(name: str, repository: str, file_names: Sequence[str]) -> tuple[str, Path]:
     """Name and path of the first of these files that a repository has."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-    )
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError
 
-    address = f'https://huggingface.co/{repository}'
-    own = _own_copy(repository, file_names[0])
     fault: Exception | None = None
     offline = False
+    try:
+        url = hf_hub_url(repository, file_names[0])
+        get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except HfHubHTTPError:  # it answers; the download says what is wrong
+        pass
+    except Exception as error:  # httpx's are no OSError
+        # Without a network, hf_hub_download would try for half a minute.
+        fault, offline = error, True
+    address = f'https://huggingface.co/{repository}'
+    own = _own_copy(repository, file_names[0])
     for file_name in file_names:
         try:
             found = hf_hub_download(repository, file_name, local_files_only=offline)
@@ -335,9 +338,6 @@ def _download_from_hub(name: str, repository: str, file_names: Sequence[str]) ->
             ) from error
         except (OSError, ValueError) as error:
             fault = fault or error
-            # The hub's package waits half a minute for a network that is not there: once.
-            answered = isinstance(error.__cause__, HfHubHTTPError)
-            offline = isinstance(error, LocalEntryNotFoundError) and not answered
             if not isinstance(error, EntryNotFoundError):
                 break
     assert fault is not None
