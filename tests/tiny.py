@@ -6,7 +6,8 @@ as ``--cfg-options`` does: ``retinanet(backbone, **{'test_cfg.score_thr': 0.3})`
 makes the model.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -435,6 +436,21 @@ def assert_equal_leaves(left: Any, right: Any) -> None:
     for key, value in left.items():
         is_tensor = isinstance(value, torch.Tensor)
         assert torch.equal(value, right[key]) if is_tensor else value == right[key], key
+
+
+def interrupting(*functions: Callable, at: int) -> list[Callable]:
+    """The functions, whose call number ``at`` is Ctrl-C, counted over all of them."""
+    count = itertools.count(1)
+
+    def interrupted(function: Callable) -> Callable:
+        def call(*arguments, **options):
+            if next(count) == at:
+                raise KeyboardInterrupt
+            return function(*arguments, **options)
+
+        return call
+
+    return [interrupted(function) for function in functions]
 
 
 # Start of a program whose mmcv has no compiled operators, although they are installed.

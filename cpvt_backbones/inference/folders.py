@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,13 +35,10 @@ from .outputs import (
     delete_results,
     read_ids,
     warn,
-    write_failed,
-    write_images,
     write_json_files,
-    write_list,
     write_outputs,
+    write_results,
 )
-from .panoptic import write_panoptic
 
 LOCK_FILE = '.lock'
 
@@ -152,15 +149,13 @@ def predict_to_folder(
         folder = shard_folder(folder, shard)
         settings['images'] = _describe(paths)
         paths = [paths[i] for i in _divide(paths, *shard)]
-
-    def run() -> Summary:
+    with _writing_to(folder):
         _prepare(folder, settings, overwrite)
         records = Records(folder, _digest(json.dumps(settings, sort_keys=True)))
-        return _predict_images(
+        summary = _predict_images(
             inferencer, paths, folder, records, ids, progress, score_thr=score_thr, vis=vis
         )
-
-    return replace(_write_to(folder, run), skipped=skipped)
+    return replace(summary, skipped=skipped)
 
 
 def merge_shards(
@@ -186,14 +181,11 @@ def merge_shards(
     folder = _output_folder(out_dir)
     paths, skipped = _inputs(images, folder)
     shards = _find_shards(folder)
-
-    def run() -> Summary:
-        with ExitStack() as locks:
-            for shard in shards:
-                locks.enter_context(_locked(shard))
-            return _merge(folder, shards, paths)
-
-    return replace(_write_to(folder, run), skipped=skipped)
+    with _writing_to(folder), ExitStack() as locks:
+        for shard in shards:
+            locks.enter_context(_locked(shard))
+        summary = _merge(folder, shards, paths)
+    return replace(summary, skipped=skipped)
 
 
 def shard_folder(folder: Path, shard: Shard) -> Path:
@@ -250,12 +242,16 @@ def _digest(text: str) -> str:
     return sha256(text.encode(errors='surrogateescape')).hexdigest()[:16]
 
 
-def _write_to(folder: Path, run: Callable[[], Summary]) -> Summary:
-    """Call a function while no other process writes to the folder."""
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """Context in which no other process writes to a folder, which is created if it is missing.
+
+    Its errors name the folder.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            return run()
+            yield
     except Timeout as error:
         busy = str(Path(error.lock_file).parent)
         raise InputError(
@@ -325,10 +321,9 @@ def _predict_images(
     done = [image for image in images if image not in failed]
     num_things = getattr(inferencer.predictor, 'num_things', None)
     names_of_classes = inferencer.predictor.classes or []
-    write_json_files(folder, records, done, names_of_classes, ids, num_things=num_things)
     # In the order of the images.
     reasons = {str(image): failed[image] for image in images if image in failed}
-    write_failed(folder, reasons)
+    write_json_files(folder, records, done, reasons, names_of_classes, ids, num_things=num_things)
     boxes = best = None
     predictions = [records[image]['prediction'] for image in done]
     classes: Counter[str] = Counter()
@@ -430,12 +425,9 @@ def _merge(folder: Path, shards: list[Path], images: list[Path]) -> Summary:
     order = {image['id']: index for index, image in enumerate(listed)}
     entries.sort(key=lambda entry: order[entry['image_id']])
     kinds = read_json(shards[0] / 'images.json')['categories']
-    write_images(folder, listed, kinds)
-    if any('segments_info' in entry for entry in entries):
-        write_panoptic(folder, listed, kinds, entries)
-    write_list(folder / 'predictions.json', entries)
     reasons = dict(sorted(failed.items(), key=lambda pair: rank[os.path.abspath(pair[0])]))
-    write_failed(folder, reasons)
+    panoptic = any('segments_info' in entry for entry in entries)
+    write_results(folder, listed, kinds, entries, reasons, panoptic=panoptic)
     parts = (entry.get('segments_info', [entry]) for entry in entries if 'seg_map' not in entry)
     classes = Counter(
         str(part.get('class') or names.get(part.get('category_id')))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import cv2
@@ -21,13 +22,14 @@ from cpvt_backbones.images.windows import no_class
 from cpvt_backbones.text import Spellings, csv_text, printable
 
 from .inferencer import Result
-from .panoptic import PANOPTIC_FILE, annotation_of, encode_ids, write_panoptic
+from .panoptic import annotation_of, encode_ids
 from .predictions import Prediction
 
 RUN_FILE, RECORDS_FILE = 'run.json', 'records.jsonl'
+# One unit. Only a complete one has the first.
 RESULT_FILES = ('predictions.json', 'images.json', 'failed.json')
-CSV_FILE = 'predictions.csv'
-OPTIONAL_FILES = (CSV_FILE, PANOPTIC_FILE)
+CSV_FILE, PANOPTIC_FILE = 'predictions.csv', 'panoptic.json'
+DRAFT = '.results.part'  # folder of the JSON files while they are written
 IMAGE_FOLDERS = ('pred', 'vis')
 _PARTS = f'.*.{"[0-9a-f]" * 8}.part'  # temporary files of atomic_write after a kill
 
@@ -247,6 +249,7 @@ def write_json_files(
     folder: Path,
     records: Records,
     images: list[Path],
+    failed: Mapping[str, str],
     classes: Sequence[str],
     ids: Ids,
     *,
@@ -257,7 +260,8 @@ def write_json_files(
     Args:
         folder: The output folder.
         records: Records of the finished images.
-        images: All images, in the order of the files.
+        images: All predicted images, in the order of the files.
+        failed: The reason of each image without a prediction, by its path.
         classes: Names of the classes.
         ids: Ids of images and classes.
         num_things: Number of object classes of a panoptic segmentor.
@@ -274,12 +278,57 @@ def write_json_files(
     if num_things is not None:
         for label, category in enumerate(categories):
             category['isthing'] = int(label < num_things)
-        write_panoptic(folder, listed, categories, entries)
-    write_images(folder, listed, categories)
-    write_list(folder / 'predictions.json', entries)
+    write_results(folder, listed, categories, entries, failed, panoptic=num_things is not None)
     for own in (folder, *(folder / name for name in IMAGE_FOLDERS)):
         for part in own.glob(_PARTS):
             part.unlink(missing_ok=True)
+
+
+def write_results(
+    folder: Path,
+    images: list[dict[str, Any]],
+    categories: list[dict[str, Any]],
+    entries: list[dict[str, Any]],
+    failed: Mapping[str, str],
+    *,
+    panoptic: bool,
+) -> None:
+    """Write the JSON files, which replace those of an earlier run together.
+
+    All are written to a folder of their own. Then the earlier ones are deleted, and the new ones
+    are moved, ``predictions.json`` last. Wherever a run is killed, the files of one run are there,
+    or ``predictions.json`` is missing. Ids of one run are never beside predictions of another.
+
+    Args:
+        folder: The output folder.
+        images: COCO's ``images``.
+        categories: COCO's ``categories``.
+        entries: As of :func:`coco_entries`, of all images.
+        failed: The reason of each image without a prediction, by its path.
+        panoptic: Whether to write ``panoptic.json``, COCO's panoptic format, too. Its paths are
+            relative to ``folder``.
+    """
+    draft = folder / DRAFT
+    rmtree(draft, ignore_errors=True)  # of a killed run
+    listing = dict(images=images, categories=categories)
+    texts = {'images.json': json.dumps(listing, indent=1)}
+    if panoptic:
+        texts[PANOPTIC_FILE] = json.dumps(dict(listing, annotations=entries))
+    reasons = [dict(file_name=name, reason=reason) for name, reason in failed.items()]
+    for name, values in (('failed.json', reasons), ('predictions.json', entries)):
+        texts[name] = '[\n' + ',\n'.join(map(json.dumps, values)) + '\n]\n'
+    for name, text in texts.items():
+        with atomic_write(draft / name) as file:
+            file.write(text.encode())
+    delete_results(folder)
+    flush_to_disk(folder)
+    for path in draft.iterdir():
+        if path.name != 'predictions.json':
+            path.replace(folder / path.name)
+    flush_to_disk(folder)
+    (draft / 'predictions.json').replace(folder / 'predictions.json')
+    flush_to_disk(folder)
+    draft.rmdir()
 
 
 def coco_entries(
@@ -306,22 +355,6 @@ def coco_entries(
             entry['segmentation'] = prediction['masks'][i]
         entries.append(entry)
     return entries
-
-
-def write_images(folder: Path, images: list[Any], categories: list[Any]) -> None:
-    content = dict(images=images, categories=categories)
-    with atomic_write(folder / 'images.json') as file:
-        file.write(json.dumps(content, indent=1).encode())
-
-
-def write_failed(folder: Path, reasons: dict[str, str]) -> None:
-    entries = [dict(file_name=name, reason=reason) for name, reason in reasons.items()]
-    write_list(folder / 'failed.json', entries)
-
-
-def write_list(path: Path, entries: list[dict[str, Any]]) -> None:
-    with atomic_write(path) as file:
-        file.write(('[\n' + ',\n'.join(map(json.dumps, entries)) + '\n]\n').encode())
 
 
 def write_csv(folder: Path) -> Path:
@@ -399,13 +432,14 @@ def delete_outputs(folder: Path) -> None:
         with suppress(OSError):  # it holds other files
             (folder / name).rmdir()
     _unlink(folder / RECORDS_FILE)
+    rmtree(folder / DRAFT, ignore_errors=True)
     delete_results(folder)
     _unlink(folder / RUN_FILE)
 
 
 def delete_results(folder: Path) -> None:
     """Delete the JSON files and tables, which only finished runs write."""
-    for name in (*RESULT_FILES, *OPTIONAL_FILES):
+    for name in (*RESULT_FILES, CSV_FILE, PANOPTIC_FILE):
         _unlink(folder / name)
 
 

@@ -1,16 +1,11 @@
 """Panoptic segments as plain data, as a PNG of ids and as COCO's panoptic JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cpvt_backbones.checkpoints import atomic_write
-
 OFFSET = 1000  # mmdet's: class + OFFSET * instance
-PANOPTIC_FILE = 'panoptic.json'
 
 
 def segments_of(found: np.ndarray, classes: Sequence[str] | None) -> dict[str, Any]:
@@ -74,10 +69,3 @@ def annotation_of(
         for one in prediction['segments']
     ]
     return dict(image_id=image_id, file_name=prediction['panoptic'], segments_info=segments)
-
-
-def write_panoptic(folder: Path, images: list[Any], categories: list[Any], entries: Any) -> None:
-    """Write ``panoptic.json``, COCO's panoptic format, with paths relative to ``folder``."""
-    content = dict(images=images, annotations=entries, categories=categories)
-    with atomic_write(folder / PANOPTIC_FILE) as file:
-        file.write(json.dumps(content).encode())

@@ -1,5 +1,6 @@
 """Output folders: files, names, and continuing."""
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from bad_files import BAD, GOOD, write_folder
 from folder_runs import MODELS, read, run, snapshot, write_images
 from local_models import BlockDetector, BlockInstances, LocalSegmentor
 from PIL import Image
+from tiny import interrupting
 
 from cpvt_backbones.inference import Inferencer, merge_shards, predict_to_folder
 
@@ -234,6 +236,50 @@ def test_a_killed_run_is_continued(folder, out, tmp_path):
     run(LocalSegmentor(), folder, tmp_path / 'whole')
     other.unlink()  # of somebody else: kept
     assert snapshot(out) == snapshot(tmp_path / 'whole')
+
+
+@pytest.mark.parametrize('panoptic', [False, True])
+def test_wherever_a_run_is_killed_no_ids_are_beside_predictions_of_others(
+    panoptic, folder, out, monkeypatch
+):
+    """Ctrl-C at every file that is flushed, deleted or renamed: all JSON files of one run, or no
+    ``predictions.json``.
+    """
+    predictor = BlockDetector()
+    predictor.num_things = 1 if panoptic else None
+    if panoptic:
+        monkeypatch.setattr('cpvt_backbones.inference.outputs.coco_entries', panoptic_entry)
+    run(predictor, folder, out)
+    old = {file.name: file.read_bytes() for file in out.glob('*.json')}
+    assert len(old) == 4 + panoptic
+    (out / 'predictions.csv').write_text('of the first run')
+    (folder / '0.png').unlink()  # so the others get other ids
+    states = []
+    steps = ((os, 'fsync'), (os, 'replace'), (Path, 'unlink'))
+    while len(states) < 100:
+        with monkeypatch.context() as patched:
+            functions = [getattr(owner, name) for owner, name in steps]
+            interrupted = interrupting(*functions, at=len(states) + 1)
+            for (owner, name), function in zip(steps, interrupted, strict=True):
+                patched.setattr(owner, name, function)
+            with contextlib.suppress(KeyboardInterrupt):
+                run(predictor, folder, out)
+                break
+        states.append({file.name: file.read_bytes() for file in out.glob('*.json')})
+        if 'predictions.json' in states[-1]:
+            assert (states[-1] == old) >= (out / 'predictions.csv').exists()
+        for name, content in old.items():
+            (out / name).write_bytes(content)
+        (out / 'predictions.csv').write_text('of the first run')
+    new = {file.name: file.read_bytes() for file in out.glob('*.json')}
+    whole = [state for state in states if 'predictions.json' in state]
+    assert old != new and all(state in (old, new) for state in whole)
+    assert whole.count(old) > 5 and new in whole and len(whole) < len(states)
+    assert not list(out.glob('.results*'))
+
+
+def panoptic_entry(image_id, prediction, kinds):
+    return [dict(image_id=image_id, segments_info=prediction['labels'])]
 
 
 def test_changed_images_and_missing_outputs_are_predicted_again(folder, out):

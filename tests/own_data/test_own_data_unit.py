@@ -3,13 +3,13 @@ them.
 """
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
 
 import pytest
 from own_data_sets import data_set
+from tiny import interrupting
 
 from cpvt_backbones.checkpoints import lock_file
 from cpvt_backbones.engine.class_names import check_annotations
@@ -69,7 +69,8 @@ def test_wherever_a_call_ends_no_config_is_beside_labels_of_another(
     states = []
     while len(states) < 100:
         with monkeypatch.context() as patched:
-            patched.setattr('os.fsync', interrupting(os.fsync, len(states) + 1))
+            (fsync,) = interrupting(os.fsync, at=len(states) + 1)
+            patched.setattr('os.fsync', fsync)
             with contextlib.suppress(KeyboardInterrupt, SystemExit):
                 call('make_config', *arguments, '--out', tmp_path / 'mine.py', '--overwrite')
                 break
@@ -90,18 +91,6 @@ def copy(source, target):
         shutil.rmtree(target)
     target.parent.mkdir(exist_ok=True)
     shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
-
-
-def interrupting(function, at):
-    """A function whose call number ``at`` is Ctrl-C."""
-    count = itertools.count(1)
-
-    def call(*arguments):
-        if next(count) == at:
-            raise KeyboardInterrupt
-        return function(*arguments)
-
-    return call
 
 
 @pytest.mark.parametrize('form', ['folders', 'masks', 'coco'])
