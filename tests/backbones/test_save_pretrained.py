@@ -164,7 +164,7 @@ def test_damaged_files(tmp_path):
     column().save_pretrained(tmp_path)
     weights = tmp_path / 'model.safetensors'
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match='truncated or no safetensors file'):
+    with pytest.raises(CheckpointError, match='truncated or not a safetensors file'):
         CPVT.from_pretrained(tmp_path)
     for content, message in {
         '{': 'it is not JSON',

@@ -167,7 +167,7 @@ UNCLEAR = {
     'none': (
         dict(arch=COLUMN, position=dict(type='SinCos')),
         'position',
-        'position: None, or what',
+        'position: None, or an encoding without weights',
     ),
     'clip': (
         dict(arch=COLUMN, pre_norm=True, activation='quick_gelu', norm_eps=1e-5),

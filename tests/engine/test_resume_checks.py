@@ -120,7 +120,7 @@ MISFITS = [
     (drop('optimizer'), 'no optimizer state'),
     (put('optimizer', 'param_groups', value=cut), 'has . parameter groups, AdamW here'),
     (put(*GROUP, 'params', value=cut), 'group 0 of its optimizer has 0 parameters, here 1'),
-    (drop(*GROUP, 'betas'), 'another one than AdamW: it has no betas'),
+    (drop(*GROUP, 'betas'), 'its optimizer is not AdamW: it has no betas'),
 ]
 
 
@@ -172,5 +172,5 @@ def test_another_optimizer_is_refused_by_an_option_that_it_lacks(kind, stopped):
     if kind == 'NAdam':  # it has the options of AdamW, and more
         check_checkpoint(runner, changed)
         return
-    with pytest.raises(CheckpointError, match='another one than AdamW: it has no betas'):
+    with pytest.raises(CheckpointError, match='its optimizer is not AdamW: it has no betas'):
         check_checkpoint(runner, changed)

@@ -87,7 +87,7 @@ _HIDDEN_ROTATIONS = {
     'axial': (
         "the keys are those of Meta's DeiT-III, and of timm's rope_ape models, whose rotary"
         " encoding has no key: weights of these need dict(type='RoPE', mode='axial') beside the"
-        ' table'
+        ' position embedding'
     ),
 }
 # Keys that `allow_missing` may cover besides position encodings: new parts that are added to
