@@ -1,6 +1,6 @@
-"""Weights of elsewhere: an address, or a name of timm, mmpretrain or the hub, becomes a file.
+"""Downloads weights from URLs and model hubs: timm, mmpretrain, Hugging Face.
 
-torch.hub and huggingface_hub fetch and cache. This module knows where a file belongs and which
+torch.hub and huggingface_hub download and cache. This module decides where a file belongs and which
 SHA-256 it must have.
 """
 
@@ -31,7 +31,7 @@ from .opening import INDEX, shards_of
 from .writing import FULL, atomic_write
 
 SAVED = 'model.safetensors'
-# Of a folder or repository the first that is there, as transformers takes them.
+# The first existing file of a folder or repository is used, as in transformers.
 WEIGHTS = (
     SAVED,
     f'{SAVED}{INDEX}',
@@ -42,7 +42,7 @@ ACCEPTED = (
     'a file, a folder, an https:// address, or timm://NAME, hf://USER/REPOSITORY or'
     ' mmpretrain://NAME'
 )
-_TIMEOUT = 30.0  # seconds until an address answers
+_TIMEOUT = 30.0  # seconds to wait for an answer
 _FRAGMENT = re.compile('sha256=([0-9a-f]{64})')
 _SHA256 = re.compile('[0-9a-f]{64}')
 # Errors of a disk, not of a network.
@@ -50,7 +50,7 @@ _LOCAL = {*FULL, errno.EACCES, errno.EEXIST, errno.EFBIG, errno.ENOTDIR, errno.E
 
 
 def fetch(checkpoint: str) -> Path:
-    """Return the cached file of a name or address with ``://``; download it first if need be."""
+    """Return the cached file of a name or address with ``://``; download it if needed."""
     scheme, _, name = checkpoint.partition('://')
     if scheme in ('https', 'http'):
         if '@' in re.split('[/?#]', name)[0]:
@@ -70,10 +70,10 @@ def fetch(checkpoint: str) -> Path:
 
 
 def fetch_published(published: PublishedWeights) -> Path:
-    """Return the cached file of a published model; download it first if need be.
+    """Return the cached file of a published model; download it if needed.
 
     Raises:
-        CheckpointError: One line with the name, size and address, and where to put the file.
+        CheckpointError: The message has name, size and address, and where to put the file.
     """
     try:
         return fetch(published.address)
@@ -86,9 +86,9 @@ def fetch_published(published: PublishedWeights) -> Path:
 
 
 def published_of(checkpoint: str) -> PublishedWeights | None:
-    """The published model of a name, or of the file that its address is cached as; else ``None``.
+    """Return the published model of a name or of its cached file, else ``None``.
 
-    Nothing is fetched.
+    Nothing is downloaded.
     """
     for published in published_weights().values():
         if checkpoint == published.name:
@@ -104,7 +104,7 @@ def _cache(name: str) -> Path:
 
 
 def _failed(source: str, error: Exception, file: Path) -> CheckpointError:
-    """The error for a file that could not be fetched, in one line."""
+    """Make the one-line error for a failed download."""
     reason = next(iter(str(error).splitlines()), '') or type(error).__name__
     source = repr(source)[1:-1]  # one line
     if isinstance(error, OSError) and error.errno in _LOCAL:
@@ -115,8 +115,11 @@ def _failed(source: str, error: Exception, file: Path) -> CheckpointError:
 
 
 def _place(address: str) -> tuple[str, str, Path, bool]:
-    """Of an address: without its fragment, start of its SHA-256, cached file, and whether the
-    fragment has the SHA-256.
+    """Parse an address.
+
+    Returns:
+        The address without fragment, the start of its SHA-256, the cached file, and whether the
+        fragment contains the SHA-256.
     """
     url, _, fragment = address.partition('#')
     digest = _FRAGMENT.fullmatch(fragment)
@@ -138,10 +141,10 @@ def _place(address: str) -> tuple[str, str, Path, bool]:
 
 
 def _fetch_address(address: str) -> Path:
-    """Return the cached file of an address; download it first if need be.
+    """Return the cached file of an address; download it if needed.
 
-    A name with a hash stands for one content, and is cached as torch.hub does. Any other file has a
-    folder for its address: ``best.safetensors`` is the name of many.
+    A name with a hash identifies the content and is cached like in torch.hub. Other files get a
+    folder per address, because ``best.safetensors`` is the name of many.
     """
     url, wanted, file, digest = _place(address)
     if url.startswith('http://') and len(wanted) < 64 and not file.is_file():
@@ -165,13 +168,13 @@ def _fetch_address(address: str) -> Path:
 
 
 def _shown(url: str) -> str:
-    """An address without its query, which may hold a token."""
+    """Return an address without its query, which may contain a token."""
     return url.partition('?')[0]
 
 
 @cache
 def _warn(text: str) -> None:
-    """Log a warning, once in a process."""
+    """Log a warning once per process."""
     print_log(printable(text), 'current', logging.WARNING)
 
 
@@ -180,7 +183,7 @@ def _warn_unchecked(source: str, file: Path, advice: str) -> None:
 
 
 def _check_cached(file: Path, wanted: str, source: str) -> None:
-    """Refuse a file of another SHA-256, whatever lies beside it."""
+    """Raise CheckpointError for a file with another SHA-256."""
     if wanted and not (found := sha256_of(file)).startswith(wanted):
         fault = f'its SHA-256 is {found}, not {wanted} as in {source}'
         advice = f'delete {str(file)!r} to fetch it again'
@@ -188,16 +191,16 @@ def _check_cached(file: Path, wanted: str, source: str) -> None:
 
 
 def _download(url: str, file: Path, wanted: str) -> None:
-    """Write a file by torch.hub, with its bar in a terminal; an error leaves no file.
+    """Download a file by torch.hub, with its bar in a terminal; an error leaves no file.
 
     Args:
-        url: The address, without a fragment.
+        url: The address without fragment.
         file: The file, whose folder is created.
-        wanted: Start of its SHA-256; may be ''.
+        wanted: Start of its SHA-256; may be ``''``.
 
     Raises:
-        ValueError: The answer is cut, no checkpoint, or of another SHA-256, or an https:// address
-            leads to another scheme.
+        ValueError: The answer is truncated, not a checkpoint, or has another SHA-256; or an
+            https:// address redirects to another scheme.
         OSError, HTTPException: The connection failed, or the file cannot be written.
     """
     source, length = _follow(url)
@@ -212,7 +215,7 @@ def _download(url: str, file: Path, wanted: str) -> None:
 
 
 def _check_answer(part: Path, length: str | None, wanted: str) -> None:
-    """Refuse an answer that is cut, no checkpoint, or of another SHA-256."""
+    """Raise ``ValueError`` for a truncated answer, no checkpoint, or another SHA-256."""
     size = part.stat().st_size
     if length is not None and size != int(length):
         raise InputError(f'the answer ended after {size:,} of {length} bytes')
@@ -232,7 +235,7 @@ def _check_answer(part: Path, length: str | None, wanted: str) -> None:
 
 
 class _SafeRedirects(HTTPRedirectHandler):
-    """Follows redirects from https:// to https:// only."""
+    """Redirect handler that follows https:// to https:// only."""
 
     def redirect_request(
         self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -245,9 +248,9 @@ class _SafeRedirects(HTTPRedirectHandler):
 
 
 def _follow(url: str) -> tuple[str, str | None]:
-    """Address after all redirects, and the length of the answer in bytes if it says it.
+    """Return the address after all redirects, and the length of the answer in bytes if known.
 
-    torch.hub follows redirects from https:// to http://, and takes an answer that is cut.
+    torch.hub follows redirects from https:// to http://, and accepts a truncated answer.
     """
     request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
     with build_opener(_SafeRedirects).open(request, timeout=_TIMEOUT) as response:
@@ -275,7 +278,7 @@ def _fetch_timm(name: str) -> Path:
 
 
 def similar_timm_names(name: str) -> str:
-    """``'; did you mean 'timm://NAME'?'`` for a name similar to models of timm, else ``''``."""
+    """Return ``'; did you mean 'timm://NAME'?'`` for a name similar to timm's, else ``''``."""
     try:
         from timm.models import list_models
     except ImportError:
@@ -287,7 +290,7 @@ def similar_timm_names(name: str) -> str:
 
 
 def _fetch_hub(name: str, repository: str, file_names: Sequence[str]) -> Path:
-    """Return the first of these files that a repository has, with the files that an index names."""
+    """Download the first of these files in a repository, with all files of an index."""
     for file_name in file_names:
         own = _own_copy(repository, file_name)
         if own.is_file():
@@ -304,14 +307,14 @@ def _fetch_hub(name: str, repository: str, file_names: Sequence[str]) -> Path:
 
 
 def _own_copy(repository: str, file_name: str) -> Path:
-    """Where to put a file of the hub by other means."""
+    """Return where a user can put a file of the hub."""
     place = repository.removeprefix('timm/')
     place += Path(SAVED).suffix if file_name == SAVED else f'/{file_name}'
     return _cache(place.replace('/', '--'))
 
 
 def _download_from_hub(name: str, repository: str, file_names: Sequence[str]) -> tuple[str, Path]:
-    """Name and path of the first of these files that a repository has."""
+    """Return name and path of the first of these files in a repository."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError
 
