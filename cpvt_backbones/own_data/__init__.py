@@ -1,15 +1,15 @@
-"""A user's own labels, from files to a config: read, check, decide, write.
+"""From a user's own labels to a config: read, check, decide, write.
 
-Each step is a folder, and hands a value to the next:
+Each step is a folder and passes a value to the next:
 
 =========== ==================================================================================
-``read``    One file a format; all give :class:`Part`, images with their labels, as they are.
-``check``   Rules: what is used, skipped, altered or refused. :class:`Report` counts it.
-``decide``  :class:`Settings`: scale, length, tiles and the backbone of weights.
+``read``    One file per format; all return :class:`Part`, images with labels as in the files.
+``check``   Rules for what is used, skipped, altered or refused; :class:`Report` counts it.
+``decide``  :class:`Settings`: scale, length, tiles, and the backbone of the weights.
 ``write``   JSON, lists, class maps, tiles, a sheet and the config, in one folder.
 =========== ==================================================================================
 
-:func:`make_config` takes all steps, for ``cpvt make-config``.
+:func:`make_config` runs all steps for ``cpvt make-config``.
 """
 
 from .dataset import Fault, Part, Report

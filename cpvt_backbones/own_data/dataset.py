@@ -1,4 +1,4 @@
-"""What each step gets and gives: images with their labels, and the table of what became of each."""
+"""Values that the steps pass on: images with their labels, and the report."""
 
 import os
 from collections import Counter
@@ -12,9 +12,9 @@ from cpvt_backbones.text import printable
 
 Coco = dict[str, Any]
 Crowd = Literal['ignore', 'objects']
-"""What annotations with ``iscrowd`` are: regions to ignore, or objects."""
+"""Meaning of annotations with ``iscrowd``: regions to ignore, or objects."""
 
-# In the order of the table. Notes change nothing and refuse nothing.
+# In the order of the table; notes neither change nor refuse anything.
 OUTCOMES = ('note', 'skipped', 'altered', 'refused')
 SHOWN = 3  # files of a reason
 SHOWN_CLASSES = 10
@@ -22,13 +22,13 @@ SHOWN_CLASSES = 10
 
 @dataclass
 class Part:
-    """All data, or training or validation data, on their way to a config.
+    """Training data, validation data, or both before they are split.
 
     Args:
-        coco: COCO's ``images``; of a detector with ``annotations`` and ``categories``. Before the
-            check, as read.
-        root: Folder that the images' ``file_name`` starts from.
-        source: File or folder that the labels are from, for messages.
+        coco: COCO's ``images``; for detectors also ``annotations`` and ``categories``. Before the
+            check, these are as read.
+        root: Folder to which the images' ``file_name`` is relative.
+        source: File or folder of the labels, for messages.
     """
 
     coco: Coco
@@ -37,10 +37,7 @@ class Part:
 
 
 def join(part: Part, other: Part) -> Part:
-    """The images and objects of both, as one part with the categories of the first.
-
-    Both are checked, together.
-    """
+    """Join images and objects of two checked parts, with the categories of the first."""
     folders = [
         str(one.root.resolve() / image['file_name']).rpartition('/')[0]
         for one in (part, other)
@@ -64,7 +61,7 @@ def join(part: Part, other: Part) -> Part:
 
 
 def part_of(part: Part, names: Collection[str]) -> Part:
-    """The images of these file names, and their annotations."""
+    """Select images by file name, with their annotations."""
     wanted = {*names}
     images = [image for image in part.coco['images'] if image['file_name'] in wanted]
     coco = {**part.coco, 'images': images}
@@ -75,14 +72,15 @@ def part_of(part: Part, names: Collection[str]) -> Part:
 
 
 def read_id(entry: Coco, key: str, entries: str) -> int | str:
-    """An id of a COCO entry; 1.0, as pandas writes it, is 1.
-
-    ``Fault`` if there is none.
+    """Read an id of a COCO entry; 1.0, as pandas writes it, becomes 1.
 
     Args:
         entry: Image, annotation or category.
         key: ``id``, ``image_id`` or ``category_id``.
-        entries: Of what, for the message.
+        entries: Kind of the entries, for the message.
+
+    Raises:
+        Fault: There is no id.
     """
     value = entry.get(key)
     if value is None:
@@ -96,12 +94,12 @@ def read_id(entry: Coco, key: str, entries: str) -> int | str:
 
 
 class Fault(ValueError):
-    """One image or label that is left out.
+    """Raised for an image or label that is left out.
 
     Args:
-        outcome: ``'skipped'``: the training does without it; ``'refused'``: no config is written.
-        reason: Text that is the same for every image or label with the same fault.
-        detail: What differs between these, such as the value.
+        outcome: ``'skipped'`` leaves it out of the training; ``'refused'`` writes no config.
+        reason: Text that is equal for all images or labels with the same fault.
+        detail: Text that differs between these, such as the value.
     """
 
     def __init__(self, outcome: str, reason: str, detail: str = '') -> None:
@@ -112,9 +110,7 @@ class Fault(ValueError):
 
 
 class Report:
-    """Counts of what was read and used, the classes, and the files of each reason to skip, alter or
-    refuse.
-    """
+    """Counts of read and used data, classes, and files skipped, altered or refused."""
 
     def __init__(self) -> None:
         self.read = Counter[str]()
@@ -123,34 +119,34 @@ class Report:
         self.found: dict[tuple[str, str], list[str]] = {}
 
     def add(self, outcome: str, reason: str, where: str) -> None:
-        """Record that ``where`` (a file, and maybe a detail) has one of ``OUTCOMES`` for this
-        reason.
-        """
+        """Record one of ``OUTCOMES`` for ``where``, a file and maybe a detail."""
         if outcome not in OUTCOMES:
             raise ValueError(f'outcome must be one of {OUTCOMES}, got {outcome!r}')
         self.found.setdefault((outcome, reason), []).append(printable(where))
 
     def add_fault(self, fault: Fault, where: str) -> None:
-        """Record a fault of ``where``."""
+        """Record a fault for ``where``."""
         detail = f' ({fault.detail})' if fault.detail else ''
         self.add(fault.outcome, fault.reason, f'{where}{detail}')
 
     def count(self, *outcomes: str) -> int:
-        """Number of images and labels with these outcomes."""
+        """Count the images and labels with these outcomes."""
         return sum(len(files) for (outcome, _), files in self.found.items() if outcome in outcomes)
 
     @property
     def is_long(self) -> bool:
-        """True if the table shows less than there is."""
+        """``True`` if the table does not show everything."""
         return bool(self.found) or len(self.classes) > SHOWN_CLASSES
 
     def finish(self, *, strict: bool = False, table: str = '') -> None:
-        """Print the table; ``InputError`` if anything is refused, or with ``strict`` skipped or
-        altered.
+        """Print the table.
 
         Args:
-            strict: Refuse what is skipped or altered too.
-            table: Where every entry is, as of :func:`.write.data.write_report`.
+            strict: Also refuse skipped and altered data.
+            table: Text from :func:`.write.data.write_report` that names the file of all entries.
+
+        Raises:
+            InputError: Anything is refused, or, with ``strict``, skipped or altered.
         """
         fatal = ('skipped', 'altered', 'refused') if strict else ('refused',)
         count = self.count(*fatal)
@@ -162,7 +158,7 @@ class Report:
             raise InputError(f'data: {count} refused{why}; the table above says what and why')
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Outcome, reason and file of each entry, in the order of the table, and the classes."""
+        """Return outcome, reason and file of each entry, in the table's order, and the classes."""
         rows = [('class', '', printable(line.strip())) for line in self.classes]
         for outcome in OUTCOMES:
             for (kind, reason), files in self.found.items():
@@ -171,7 +167,7 @@ class Report:
         return rows
 
     def lines(self) -> list[str]:
-        """The lines of the table: counts, classes, then outcome, count, reason, first files."""
+        """Return the lines of the table: counts, classes, and each outcome with its first files."""
         lines = []
         for name, counts in (('read', self.read), ('used', self.used)):
             lines += [f'{name:8} {count:7} {what}' for what, count in counts.items() if count]

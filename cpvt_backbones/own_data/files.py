@@ -1,4 +1,4 @@
-"""Find files, and read their text."""
+"""Finds files and reads their text."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -16,8 +16,8 @@ VALIDATION = (
     'valid',
     'validation',
     'test',
-)  # folders of the validation images, the first that is there
-# Usual names of folders, in small letters.
+)  # folders of validation images; the first existing one is used
+# Usual names of folders, in lower case.
 IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'jpegimages', 'photos')
 MASK_FOLDERS = (
     'masks',
@@ -34,18 +34,17 @@ MASK_FOLDERS = (
 IMAGE_ENDS, MASK_ENDS = ('images', 'photos'), ('masks', 'labels', 'annotations')
 LEFT_OUT = 'images of another set than training and validation, such as test'
 LONGEST_PATH, LONGEST_PART = 4095, 255  # bytes
-RECIPE = 'recipe.py'  # in each folder that make_config.py writes
+RECIPE = 'recipe.py'  # in each folder that cpvt make-config writes
 
 
 def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = None) -> list[str]:
-    """Images (or files with ``suffixes``) in a folder and its subfolders, links followed.
+    """List images (or files with ``suffixes``) in a folder and its subfolders, following links.
 
-    Names that begin with a dot are skipped, and so are folders that make_config.py wrote and
-    images of other kinds (``UNREAD_SUFFIXES``). Where there are no images, NumPy files are the
-    images.
+    Names that begin with a dot are skipped, and so are folders written by ``cpvt make-config`` and
+    unsupported images (``UNREAD_SUFFIXES``). Without images, NumPy files count as images.
 
     Returns:
-        Their paths in the folder, with slashes, sorted.
+        Their sorted paths in the folder, with slashes.
     """
     found, arrays = [], []
     for path in _walk(folder, report, ()):
@@ -56,7 +55,7 @@ def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = No
             arrays.append(path.relative_to(folder).as_posix())
         elif suffixes is None and suffix in UNREAD_SUFFIXES:
             report.add('skipped', f'images of a kind that is not read ({suffix})', str(path))
-    found = found or arrays  # arrays beside images may be anything
+    found = found or arrays  # arrays beside images may hold other data
     if not found:
         wanted = ' or '.join(suffixes or FOUND_SUFFIXES)
         raise FileNotFoundError(f'data: no {wanted} in the folder {str(folder)!r}')
@@ -64,7 +63,7 @@ def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = No
 
 
 def _walk(folder: Path, report: Report, parents: Collection[str]) -> Iterator[Path]:
-    """Files below a folder. A link to a folder that contains it is skipped."""
+    """Yield files below a folder; links to parent folders are skipped."""
     real = os.path.realpath(folder)
     if real in parents:
         report.add('skipped', 'links to a folder that contains them', str(folder))
@@ -83,20 +82,18 @@ def _walk(folder: Path, report: Report, parents: Collection[str]) -> Iterator[Pa
 
 
 def is_image_folder(name: str) -> bool:
-    """True for the usual names of folders of images, such as ``PNGImages``."""
+    """``True`` for usual names of image folders, such as ``PNGImages``."""
     return name.lower() in IMAGE_FOLDERS or name.lower().endswith(IMAGE_ENDS)
 
 
 def is_mask_folder(name: str) -> bool:
-    """True for the usual names of folders of masks, such as ``PedMasks``, and VOC's
-    ``SegmentationClassPNG``.
-    """
+    """``True`` for usual names of mask folders: ``PedMasks``, VOC's ``SegmentationClassPNG``."""
     lower = name.lower()
     return lower in MASK_FOLDERS or lower.startswith('segmentation') or lower.endswith(MASK_ENDS)
 
 
 def is_written(folder: Path) -> bool:
-    """True for a folder of the name of a config, which holds converted labels and pictures."""
+    """``True`` for a folder with a config's name, which holds converted labels and pictures."""
     return (folder / RECIPE).is_file()
 
 
@@ -107,13 +104,13 @@ OTHER_SPELLING = (
 
 
 class Listings:
-    """Files of folders, found by names that agree with theirs but for case and Unicode form."""
+    """Files of folders that can be found regardless of case and Unicode form."""
 
     def __init__(self) -> None:
         self._known: dict[Path, Spellings] = {}
 
     def find(self, path: Path) -> Path:
-        """The path if it is there, or the only file that agrees with it; else the path."""
+        """Return the stored spelling of a path if it is unambiguous; otherwise the path itself."""
         if path.exists() or path.parent == path:
             return path
         folder = self.find(path.parent)
@@ -126,7 +123,7 @@ class Listings:
 
 
 def path_problem(name: str) -> str:
-    """Why a name is no path of a file system, such as one of megabytes; or ''."""
+    """Return why a name cannot be a path, such as one of megabytes, or ``''``."""
     try:
         encoded = os.fsencode(name)
     except UnicodeEncodeError:
@@ -139,15 +136,13 @@ def path_problem(name: str) -> str:
 
 
 def read_lines(file: Path) -> list[str]:
-    """Lines of a text file that are not blank, without spaces around them and without a byte order
-    mark.
-    """
+    """Read the non-blank lines of a text file, stripped, without a byte order mark."""
     lines = [line.strip() for line in read_text(file).splitlines()]
     return [line for line in lines if line]
 
 
 def read_text(file: Path) -> str:
-    """The text of a file, without a byte order mark; ``InputError`` if it is not UTF-8."""
+    """Read the text of a file without byte order mark; ``InputError`` if it is not UTF-8."""
     try:
         return read_bytes(file).decode('utf-8-sig')
     except UnicodeDecodeError as error:
@@ -155,7 +150,7 @@ def read_text(file: Path) -> str:
 
 
 def read_bytes(file: Path) -> bytes:
-    """The content of a regular file; ``InputError`` for another, such as a pipe without end."""
+    """Read a regular file; ``InputError`` for others, such as an endless pipe."""
     if file.exists() and not file.is_file():
         raise InputError(f'data: {file} cannot be read ({file_problem(file)})')
     return file.read_bytes()

@@ -1,4 +1,4 @@
-"""Boxes and outlines of objects: polygons, or run-length encoding (RLE)."""
+"""Boxes and outlines of objects: polygons or run-length encoding (RLE)."""
 
 import math
 import sys
@@ -11,36 +11,36 @@ import numpy as np
 from .dataset import Coco, Fault
 
 Box = list[float]  # left, top, width, height, px
-ROUNDING = 1.0  # px that a box may lie outside without a word
+ROUNDING = 1.0  # px by which a box may exceed its image without a message
 FAR = 10  # sides of an image
 LARGEST = sys.float_info.max
-SMALLEST = 1.0  # px; mmdet leaves out what is narrower or lower
-MOST_POLYGONS = 50  # of an object, that are compared with each other
+SMALLEST = 1.0  # px; mmdet drops narrower or lower objects
+MOST_POLYGONS = 50  # of an object that are compared with each other
 
 
 def is_rle(outline: Any) -> bool:
-    """True for COCO's run-length encoding, compressed or not."""
+    """``True`` for COCO's run-length encoding, compressed or not."""
     return (
         isinstance(outline, dict) and isinstance(outline.get('size'), list) and 'counts' in outline
     )
 
 
 def is_polygon(points: Any) -> bool:
-    """True for three points or more, as x, y, x, y, ..."""
+    """``True`` for three or more points, x, y, x, y, ..."""
     if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
         return False
     return all(is_number(value) for value in points)
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite number that is no bool, nor an integer beyond floats."""
+    """``True`` for a finite number, but not for bools and integers beyond floats."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return -LARGEST <= value <= LARGEST  # no NaN compares
+    return -LARGEST <= value <= LARGEST  # comparisons with NaN are false
 
 
 def mask_of(outline: Any, size: tuple[int, int]) -> np.ndarray:
-    """Polygons or RLE as a mask, bool (H, W), of an image of this width and height."""
+    """Draw polygons or RLE as a mask, bool (H, W), of an image of this width and height."""
     from pycocotools import mask
 
     if is_rle(outline):
@@ -49,7 +49,7 @@ def mask_of(outline: Any, size: tuple[int, int]) -> np.ndarray:
 
 
 def can_be_decoded(outline: Coco) -> bool:
-    """False for compressed RLE of more pixels than its size has."""
+    """``False`` for compressed RLE with more pixels than its size."""
     from pycocotools import mask
 
     try:
@@ -60,7 +60,7 @@ def can_be_decoded(outline: Coco) -> bool:
 
 
 def rle_of(where: np.ndarray) -> Coco:
-    """A mask, bool (H, W), as RLE that JSON can hold."""
+    """Encode a mask, bool (H, W), as RLE that JSON can hold."""
     from pycocotools import mask
 
     found = mask.encode(np.asfortranarray(where.astype(np.uint8)))
@@ -68,7 +68,7 @@ def rle_of(where: np.ndarray) -> Coco:
 
 
 def box_of_outline(outline: Any) -> Box:
-    """The box around polygons or RLE."""
+    """Return the box around polygons or RLE."""
     if is_rle(outline):
         from pycocotools import mask
 
@@ -77,7 +77,7 @@ def box_of_outline(outline: Any) -> Box:
 
 
 def box_of_polygons(polygons: Sequence[Sequence[float]]) -> Box:
-    """The box around polygons of x, y, x, y, ..."""
+    """Return the box around polygons of x, y, x, y, ..."""
     points = np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in polygons])
     left, top = points.min(axis=0).tolist()
     right, bottom = points.max(axis=0).tolist()
@@ -85,7 +85,7 @@ def box_of_polygons(polygons: Sequence[Sequence[float]]) -> Box:
 
 
 def area_of_outline(outline: Any, size: tuple[int, int]) -> float:
-    """Area of RLE or of the union of polygons, px, in an image of this width and height."""
+    """Return the area of RLE or of a union of polygons in px, in an image of this size."""
     if is_rle(outline):
         from pycocotools import mask
 
@@ -97,7 +97,7 @@ def area_of_outline(outline: Any, size: tuple[int, int]) -> float:
 
 
 def fills_hole(outline: Sequence[Sequence[float]], size: tuple[int, int]) -> bool:
-    """True if a polygon lies in another of the same object, and is filled as a part of it."""
+    """``True`` if a polygon lies in another one of the object and would be filled, not a hole."""
     looked_at = outline[:MOST_POLYGONS]
     boxes = [box_of_polygons([polygon]) for polygon in looked_at]
     for inner, outer in permutations(range(len(boxes)), 2):
@@ -109,14 +109,14 @@ def fills_hole(outline: Sequence[Sequence[float]], size: tuple[int, int]) -> boo
 
 
 def _is_around(outer: Box, inner: Box) -> bool:
-    """True if a box has another in it."""
+    """``True`` if a box contains another."""
     starts = all(a <= b for a, b in zip(outer[:2], inner[:2], strict=True))
     ends = all(outer[i] + outer[i + 2] >= inner[i] + inner[i + 2] for i in (0, 1))
     return starts and ends
 
 
 def _encoded(outline: Coco) -> Any:
-    """RLE as pycocotools takes it."""
+    """Convert RLE for pycocotools."""
     from pycocotools import mask
 
     if isinstance(outline['counts'], list):
@@ -130,7 +130,7 @@ def _polygon_area(points: np.ndarray) -> float:
 
 
 def read_box(one: Coco) -> Box | None:
-    """``bbox`` of an annotation; ``None`` if it is missing or empty."""
+    """Return ``bbox`` of an annotation; ``None`` if it is missing or empty."""
     box = one.get('bbox')
     if box is None or box == []:
         return None
@@ -140,14 +140,14 @@ def read_box(one: Coco) -> Box | None:
 
 
 def rotation_of(one: Coco) -> float:
-    """Degrees by which the box of an annotation is turned, as CVAT writes it."""
+    """Return the rotation of an annotation's box in degrees, as CVAT writes it."""
     attributes = one.get('attributes')
     found = attributes.get('rotation') if isinstance(attributes, dict) else None
     return float(found) if found is not None and is_number(found) else 0.0
 
 
 def turn_box(box: Box, degrees: float) -> Box:
-    """The upright box around a box that is turned about its centre."""
+    """Return the upright box around a box that is rotated about its centre."""
     x, y, width, height = box
     angle = math.radians(degrees)
     cos, sin = abs(math.cos(angle)), abs(math.sin(angle))
@@ -156,21 +156,21 @@ def turn_box(box: Box, degrees: float) -> Box:
 
 
 def is_far(numbers: Iterable[float], size: tuple[int, int]) -> bool:
-    """True for coordinates of an outline that are ``FAR`` image sides away or more.
+    """``True`` for an outline with coordinates ``FAR`` image sides away or more.
 
-    Drawing takes memory by the length of an outline, not by the size of its image.
+    The memory for drawing grows with the length of an outline, not with the size of the image.
     """
     limit = FAR * max(size)
     return any(abs(number) > limit for number in numbers)
 
 
 def overhang(box: Box, width: int, height: int) -> float:
-    """Pixels by which a box reaches out of its image; negative within."""
+    """Return by how many px a box reaches out of its image; negative if inside."""
     return max(-box[0], -box[1], box[0] + box[2] - width, box[1] + box[3] - height)
 
 
 def clip_box(box: Box, width: int, height: int) -> Box:
-    """A box within its image, of at least 1 px; else a :class:`.Fault`."""
+    """Clip a box to its image; raise :class:`.Fault` if less than 1 px is left."""
     if box[2] < 0 or box[3] < 0:
         raise Fault('refused', 'boxes of negative width or height', repr(box))
     if box[2] == 0 or box[3] == 0:
@@ -189,9 +189,9 @@ def clip_box(box: Box, width: int, height: int) -> Box:
 
 
 def extent(one: Coco) -> tuple[float, float, float, float] | None:
-    """Left, top, right, bottom of an annotation's box or polygons.
+    """Return left, top, right and bottom of an annotation's box or polygons.
 
-    ``None`` if it has none that can be read.
+    The result is ``None`` if it has none that can be read.
     """
     try:
         box = read_box(one)

@@ -1,4 +1,4 @@
-"""The steps from a user's data to a config: read, check, decide, write."""
+"""Steps from a user's data to a config: read, check, decide, write."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ SMALL = (
     'the detector is a small RetinaNet for CPUs: FPN of 64 channels; a whole model of COCO:'
     ' --weights retinanet_pvtv2_b0-coco'
 )
-# The task of each form.
+# The task of each format.
 TASKS = dict(
     coco='detector',
     voc='detector',
@@ -70,25 +70,25 @@ TASKS = dict(
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A config that is asked for.
+    """Options of :func:`make_config`.
 
     Args:
-        kind: Form of the data, a key of ``TASKS``.
-        form: Form of the files: of instances, one of several.
+        kind: Format of the data, a key of ``TASKS``.
+        form: Format of the files; for instances, one of several.
         out: The config, FILE.py.
-        classes: File of the names of classes.
+        classes: File with the names of the classes.
         ignore: Values of masks to leave out.
-        crowd: What annotations with ``iscrowd`` are, ``'ignore'`` or ``'objects'``; see
+        crowd: Meaning of annotations with ``iscrowd``, ``'ignore'`` or ``'objects'``; see
             :func:`check`.
-        limits: Values that become 0 and 255, of images of more than 8 bits.
-        bands: Bands of the files, from 1, that are the channels of the model.
-        added: Output folder of a prediction, whose objects are trained on, too.
-        weights: Name of a published model of the task, or the checkpoint of a training from one,
-            taken as a whole; file or name of weights for the backbone; ``'none'``; or ``None`` for
-            shipped ones.
-        length: Iterations, of a classifier epochs; ``None`` for a length by the data.
-        side: Longer side of the images in training, px; ``None`` for one by the data.
-        decode: Decode every image; else only headers are read.
+        limits: Values that become 0 and 255, for images of more than 8 bits.
+        bands: Bands of the files, counted from 1, that become the channels of the model.
+        added: Output folder of a prediction whose objects are added to the training.
+        weights: Name of a published model of the task, or the checkpoint of a training from it, to
+            be used as a whole; file or name of weights for the backbone; ``'none'``; or ``None``
+            for shipped weights.
+        length: Iterations, or epochs of a classifier; ``None`` chooses by the data.
+        side: Longer side of training images in px; ``None`` chooses by the data.
+        decode: Decode every image; otherwise only headers are read.
         strict: Refuse data of which anything is skipped or altered.
         skip_damaged: Leave out images that cannot be read, with their labels.
     """
@@ -111,18 +111,18 @@ class Request:
 
     @property
     def task(self) -> str:
-        """What is trained, such as ``'detector'``."""
+        """Kind of model, such as ``'detector'``."""
         return TASKS[self.kind]
 
     @property
     def folder(self) -> Path:
-        """Where everything but the config is written."""
+        """Folder for everything but the config."""
         return self.out.with_suffix('')
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Data as read: the parts, and the masks of a segmentor with their classes."""
+    """Data as read: the parts, and a segmentor's masks with their classes."""
 
     parts: Sequence[Part]
     masks: MaskedImages | None = None
@@ -130,7 +130,7 @@ class Labels:
 
 
 def make_config(request: Request) -> Settings:
-    """Read and check data, write them and a config; returns what the config says.
+    """Read and check data, and write them with a config; return the settings.
 
     Raises:
         InputError: The data, weights or name of the config are not accepted.
@@ -156,7 +156,7 @@ def make_config(request: Request) -> Settings:
 
 @dataclass(frozen=True)
 class Checked:
-    """Data that are not refused, how their values are read, and words on the table's file."""
+    """Accepted data, the conversion of their values, and a text about the table's file."""
 
     labels: Labels
     parts: Sequence[Part]
@@ -166,7 +166,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is written of data: settings, names and paths, and mean and deviation of the images."""
+    """Settings, names and paths, and mean and standard deviation of the images."""
 
     settings: Settings
     texts: dict[str, object]
@@ -174,7 +174,7 @@ class Prepared:
 
 
 def _read_and_check(request: Request) -> Checked:
-    """The data, with the printed table; ``InputError`` if any are refused."""
+    """Read and check the data, and print the table; ``InputError`` if any are refused."""
     report = Report()
     labels = read(request, report)
     value_range = None
@@ -188,7 +188,7 @@ def _read_and_check(request: Request) -> Checked:
         added=read_predictions(request.added) if request.added else None,
         value_range=value_range,
         skip_damaged=request.skip_damaged,
-        # VOC's reader notes that difficult objects are ignored.
+        # VOC's reader reports that difficult objects are ignored.
         crowd='ignore' if request.form.kind == 'voc' else request.crowd,
     )
     table = write_report(report, request.folder / REPORT)
@@ -204,7 +204,7 @@ def _write(
     published: Published | None,
     draft: Draft,
 ) -> None:
-    """Write the config, and add to the settings what it starts from."""
+    """Write the config, and add its start weights to the settings."""
     settings = prepared.settings
     whole = None
     if published is not None:
@@ -263,7 +263,7 @@ def _write(
 
 
 def _about_rest(pretrained: Pretrained | None, fault: str) -> list[str]:
-    """What is taken besides the backbone; ``fault`` is why it is none, or ''."""
+    """Describe what is loaded besides the backbone; ``fault`` is the reason for nothing, or ''."""
     if not fault:
         return [GOES_ON]
     if pretrained is not None and pretrained.rest:
@@ -274,7 +274,7 @@ def _about_rest(pretrained: Pretrained | None, fault: str) -> list[str]:
 def _prepare(
     request: Request, checked: Checked, pretrained: Pretrained | None, draft: Draft
 ) -> Prepared:
-    """The settings of checked data, which are written to the folder of a draft."""
+    """Choose the settings of checked data, and write these to the folder of a draft."""
     value_range = checked.value_range
     settings, texts = _decide_and_write(request, checked, draft.folder)
     normalisation = None
@@ -293,7 +293,7 @@ def _prepare(
     try:
         write_sheet(request.task, texts, draft.folder / SHEET, value_range=value_range)
         remark = f'images with their labels, to look at before training: {request.folder / SHEET}'
-    except OSError as error:  # a picture is no reason to end
+    except OSError as error:  # a failed picture must not end the command
         remark = f'images with their labels were not drawn: {error}'
     settings.remarks.append(remark)
     numbered = [f'{i} {name}' for i, name in enumerate(settings.classes) if not can_draw(name)]
@@ -316,7 +316,7 @@ def _about_normalisation(found: Normalisation | None) -> str:
 
 
 def read(request: Request, report: Report) -> Labels:
-    """Labels of the form of the request, not yet checked."""
+    """Read labels in the format of the request, without checks."""
     form = request.form
     if request.task == 'classifier':
         return Labels([read_folders(form.data[0], report)])

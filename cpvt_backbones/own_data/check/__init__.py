@@ -1,1 +1,1 @@
-"""Rules that judge data as read; :func:`.gate.check` applies them."""
+"""Rules for data as read; :func:`.gate.check` applies them."""

@@ -1,4 +1,4 @@
-"""Rules for the classes of objects and images, and their names."""
+"""Rules for classes and their names."""
 
 import re
 import unicodedata
@@ -17,7 +17,7 @@ NO_TEXT = ('Cc', 'Cs', 'Zl', 'Zp')  # control characters, surrogates, separators
 
 
 def check_name(name: str) -> None:
-    """``Fault`` for the name of a class that configs, lists or pictures cannot hold."""
+    """Raise ``Fault`` for a class name that configs, lists or pictures cannot contain."""
     if '{{' in name:
         reason = 'class names with {{, which mmengine substitutes in configs: rename them'
     elif len(name) > LONGEST_NAME:
@@ -39,7 +39,7 @@ def refuse_names(names: Iterable[str], report: Report, where: str) -> None:
 
 
 def check_categories(part: Part, report: Report) -> None:
-    """Sort categories by id, each with a name of its own.
+    """Sort categories by id, and check that their names differ.
 
     Ids that are not integers are replaced.
     """
@@ -61,13 +61,13 @@ def check_categories(part: Part, report: Report) -> None:
 
 
 def _check_category(category: Coco, others: Sequence[Coco]) -> Coco:
-    """A category with an id and a name of its own."""
+    """Check that a category has an id and a name that no other has."""
     key, name = read_id(category, 'id', 'categories'), category.get('name')
     if is_number(name):  # such as the classes of digits
         name = str(name)
     if not isinstance(name, str) or not name.strip():
         raise Fault('refused', 'categories without name')
-    # One spelling of letters with accents, which programs write in one or two characters.
+    # Normalise accented letters, which programs write as one or two characters.
     name = unicodedata.normalize('NFC', name.strip())
     if any(str(key) == str(other['id']) for other in others):
         raise Fault('refused', 'categories with the id of another', f'id {key!r}')
@@ -89,9 +89,10 @@ def _used(part: Part) -> set[int]:
 
 
 def drop_parents(parts: Sequence[Part], report: Report) -> None:
-    """Leave out categories without objects that are no classes.
+    """Leave out categories without objects that are not classes.
 
-    The ``supercategory`` of another, as in Roboflow's exports, and LabelMe's ``_background_``.
+    These are the ``supercategory`` of another, as in Roboflow's exports, and LabelMe's
+    ``_background_``.
     """
     annotated = set()
     parents = {'_background_'}
@@ -114,7 +115,7 @@ def drop_parents(parts: Sequence[Part], report: Report) -> None:
 
 
 def match_categories(parts: Sequence[Part], report: Report) -> None:
-    """Give the categories of all parts the ids that the first has for their names."""
+    """Give the categories of all parts the ids of the first part, by name."""
     for part in parts[1:]:
         _match(part, parts[0].coco['categories'], report)
 
@@ -139,7 +140,7 @@ def _match(part: Part, categories: Sequence[Coco], report: Report) -> None:
 
 
 def note_empty(train: Part, report: Report) -> None:
-    """Note classes that the model cannot learn."""
+    """Report classes that the model cannot learn."""
     used = _used(train)
     for category in train.coco['categories']:
         if category['id'] not in used:
@@ -147,7 +148,7 @@ def note_empty(train: Part, report: Report) -> None:
 
 
 def list_classes(parts: Sequence[Part], report: Report) -> None:
-    """Give the report the number of objects or images of each class, and note similar names."""
+    """Report the number of objects or images of each class, and similar names."""
     unit = 'objects' if 'annotations' in parts[0].coco else 'images'
     counts = [_count(part) for part in parts]
     total: Counter[str] = Counter()
@@ -168,13 +169,13 @@ def _count(part: Part) -> Counter[str]:
     if 'annotations' not in part.coco:
         return Counter(image['label'] for image in part.coco['images'])
     names = {category['id']: category['name'] for category in part.coco['categories']}
-    # A category that is not there is refused.
+    # Missing categories are refused.
     objects = [one for one in part.coco['annotations'] if not one.get('iscrowd')]
     return Counter(names.get(one['category_id'], '') for one in objects)
 
 
 def _names_alike(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of names that differ in case, spaces and signs alone, such as ``Cat`` and ``cat``."""
+    """Find pairs of names that differ only in case, spaces and signs: ``Cat`` and ``cat``."""
     first: dict[str, str] = {}
     pairs = []
     for name in names:
@@ -186,7 +187,7 @@ def _names_alike(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def note_contradictions(parts: Sequence[Part], report: Report) -> None:
-    """Note files of equal bytes in several class folders."""
+    """Report identical files in several class folders."""
     labels = {}
     for part in parts:
         for image in part.coco['images']:
@@ -198,12 +199,12 @@ def note_contradictions(parts: Sequence[Part], report: Report) -> None:
 
 
 def classes_of(parts: Sequence[Part]) -> list[str]:
-    """Names of the classes of images in class folders, sorted."""
+    """Return the sorted class names of images in class folders."""
     return sorted({image['label'] for part in parts for image in part.coco['images']})
 
 
 def check_labels(parts: Sequence[Part], report: Report) -> None:
-    """Refuse classes without a training image; note those without a validation image."""
+    """Refuse classes without training images; report those without validation images."""
     refuse_names(classes_of(parts), report, str(parts[0].root))
     train, val = ({image['label'] for image in part.coco['images']} for part in parts)
     for label in sorted(val - train):

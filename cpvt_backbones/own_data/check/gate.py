@@ -1,4 +1,4 @@
-"""The one gate between a user's data and a config: the order of the rules."""
+"""Applies all rules to a user's data, in order."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -50,21 +50,21 @@ def check(
     """Check data as read, and split them.
 
     Args:
-        parts: Training and validation data, or one part that is split here.
-        report: Gets every image and label that is skipped, altered or refused.
-        decode: Decode every image; else only headers are read.
+        parts: Training and validation data, or one part to be split.
+        report: Receives every image and label that is skipped, altered or refused.
+        decode: Decode every image; otherwise only headers are read.
         outlines: Refuse objects without polygons or RLE.
-        added: More training data.
-        value_range: How images of more than 8 bits are read.
-        skip_damaged: Leave out images that cannot be read, with their labels; else they are
+        added: Further training data.
+        value_range: Conversion of images of more than 8 bits.
+        skip_damaged: Leave out images that cannot be read, with their labels; otherwise they are
             refused.
-        crowd: What annotations with ``iscrowd`` are: ``'ignore'``, regions to ignore, or
-            ``'objects'``. ``None`` takes them as regions with a note, and refuses a class that has
-            no others.
+        crowd: Meaning of annotations with ``iscrowd``: ``'ignore'``, regions to ignore, or
+            ``'objects'``. ``None`` takes them as regions with a note, and refuses classes without
+            other annotations.
 
     Returns:
-        Training and validation data. Sizes are upright, image ids are integers, boxes lie in their
-        image, categories are sorted by id and the same in both.
+        Training and validation data. Sizes are upright, image ids are integers, and boxes lie in
+        their image. Categories are sorted by id and equal in both.
     """
     given = [*parts, added] if added else parts
     checked, facts = check_parts(
@@ -120,18 +120,18 @@ def check_parts(
     skip_damaged: bool = False,
     crowd: Crowd | None = None,
 ) -> tuple[list[Part], Facts]:
-    """The rules of :func:`check` alone: no split, and the report is not finished.
+    """Apply the rules of :func:`check`, without splitting or finishing the report.
 
     Args:
         parts: Data whose categories are matched by name to those of the first.
-        report: Gets every image and label that is skipped, altered or refused.
-        decode: Decode every image; else only headers are read.
+        report: Receives every image and label that is skipped, altered or refused.
+        decode: Decode every image; otherwise only headers are read.
         value_range: See :func:`check`.
         skip_damaged: See :func:`check`.
         crowd: See :func:`check`.
 
     Returns:
-        The checked parts, without what is skipped or refused, and the facts of their images.
+        The checked parts without skipped or refused data, and the facts of their images.
     """
     checked = [check_entries(part, report) for part in parts]
     paths = {
@@ -156,10 +156,14 @@ def check_parts(
 def split(
     names: Iterable[str], report: Report, *, labels: Mapping[str, str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Training and validation names: by their folders train and val, valid, validation or test, or
-    every fifth, with ``labels`` of each class.
+    """Split names into training and validation.
 
-    Names in other folders beside train and val are skipped.
+    Names are split by folders named train and val, valid, validation or test. Otherwise every fifth
+    is for validation, of each class with ``labels``. Names in other folders beside train and val
+    are skipped.
+
+    Raises:
+        InputError: A part would be empty.
     """
     names = sorted(names)
     first = {name: name.partition('/')[0].lower() for name in names}
@@ -207,7 +211,7 @@ def _count_used(parts: Sequence[Part], report: Report) -> None:
 
 
 def _check_classes(parts: Sequence[Part], report: Report) -> None:
-    """List the classes of objects or images, and check that each can be learnt."""
+    """List the classes of objects or images, and check that each can be learned."""
     images = parts[0].coco['images']
     if 'annotations' in parts[0].coco:
         note_empty(parts[0], report)

@@ -1,4 +1,4 @@
-"""Rules for images: names, size, place on the ground, range of values, and resemblance."""
+"""Rules for images: names, size, georeference, range of values, and duplicates."""
 
 import hashlib
 import os
@@ -19,14 +19,14 @@ from ..read.images import ImageFacts, Size
 from ..shapes import ROUNDING, extent, is_number, is_rle
 
 Facts = Mapping[Path, ImageFacts]
-TOLERANCE = 0.5  # px that the corners of a mask may be off those of its image
+TOLERANCE = 0.5  # px by which corners of a mask may differ from those of its image
 HALF_RANGE = 1 << 15  # of 16 bits
-# Name of a clip, and the number of a frame, such as clip0_frame_0003.
+# Name of a clip and number of a frame, such as clip0_frame_0003.
 FRAME = re.compile(r'(.*(?:frame|(?:frame|clip|video|seq)\w*?[_\-. ]))f?\d+', re.IGNORECASE)
 
 
 def check_entries(part: Part, report: Report) -> Part:
-    """Images with a name and an id of their own."""
+    """Keep images whose name and id no other image has."""
     report.read['images'] += len(part.coco['images'])
     images = []
     owners: dict[str, str] = {}  # of the real path of each file
@@ -48,14 +48,14 @@ def check_entries(part: Part, report: Report) -> Part:
 def _check_entry(
     image: Coco, root: Path, owners: Mapping[str, str], ids: Container[int | str]
 ) -> str:
-    """The real path of an image, which no other entry has; ids are not those of ``ids``."""
+    """Return the real path of an image; raise ``Fault`` if another entry has its path or id."""
     name = image.get('file_name')
     if not isinstance(name, str) or not name:
         raise Fault('refused', 'images without file_name')
     if problem := path_problem(name):
         raise Fault('refused', 'file names that are no paths', problem)
     key = image['id'] = read_id(image, 'id', 'images')
-    # In class folders, links to one file are noted elsewhere.
+    # In class folders, links to one file are reported elsewhere.
     path = os.path.abspath(root / name) if 'label' in image else os.path.realpath(root / name)
     if path in owners:
         other = owners[path]
@@ -66,7 +66,7 @@ def _check_entry(
 
 
 def _check_listed(name: str) -> None:
-    """Refuse a name that a list of the toolboxes, one name a line, cannot hold."""
+    """Raise ``Fault`` for a name that the toolboxes' lists, with one name per line, cannot hold."""
     is_text = name.encode(errors='replace').decode() == name
     if not is_text or name.splitlines() != [name.strip()]:
         reason = (
@@ -77,7 +77,7 @@ def _check_listed(name: str) -> None:
 
 
 def check_files(part: Part, facts: Facts, report: Report, *, unread: str) -> None:
-    """Leave out images that cannot be read or whose size is wrong, with their objects."""
+    """Leave out images that cannot be read or have a wrong size, with their objects."""
     objects: dict[int | str, list[Coco]] = {image['id']: [] for image in part.coco['images']}
     for one in part.coco.get('annotations', ()):
         objects[one['image_id']].append(one)
@@ -111,9 +111,9 @@ def _check_size(
 
     Args:
         image: Entry of COCO's ``images``; its size may be missing.
-        facts: Of the file.
+        facts: Facts of the file.
         objects: Annotations of the image.
-        report: Gets what is altered.
+        report: Receives alterations.
         where: Name of the image.
     """
     declared = _declared(image)
@@ -134,12 +134,13 @@ def _check_size(
 def _check_mask_size(image: Coco, facts: ImageFacts) -> None:
     """Set ``width`` and ``height`` to the upright size of the file.
 
-    ``Fault`` if the mask has another size.
-
     Args:
-        image: Has ``mask_size``, width and height, or ``None`` for a mask that cannot be read; or
-            no mask.
-        facts: Of the file.
+        image: Entry with ``mask_size`` (width and height, or ``None`` for an unreadable mask), or
+            without a mask.
+        facts: Facts of the file.
+
+    Raises:
+        Fault: The mask has another size.
     """
     image['width'], image['height'] = facts.size
     size = image.get('mask_size')
@@ -157,9 +158,7 @@ def _check_mask_size(image: Coco, facts: ImageFacts) -> None:
 def _check_turned(
     declared: Size | None, stored: Size, fits_upright: bool, fits_stored: bool, any_object: bool
 ) -> None:
-    """Refuse labels of the image before EXIF's rotation, and labels of which that cannot be
-    told.
-    """
+    """Raise ``Fault`` for labels that fit only the image before its EXIF rotation, or fit both."""
     if not any_object:
         return
     if fits_stored and not fits_upright:
@@ -177,7 +176,7 @@ def _check_turned(
 
 
 def _declared(image: Coco) -> Size | None:
-    """Width and height in COCO; ``None`` if one is missing, or 0, as some tools write."""
+    """Return width and height in COCO; ``None`` if one is missing or 0, which some tools write."""
     width, height = image.get('width'), image.get('height')
     if not width or not height:
         return None
@@ -188,7 +187,7 @@ def _declared(image: Coco) -> Size | None:
 
 
 def _fit(objects: Sequence[Coco], size: Size) -> bool:
-    """True if no object lies outside of an image of this size."""
+    """``True`` if all objects lie in an image of this size."""
     for one in objects:
         found = extent(one)
         if found is not None and (found[2] > size[0] + ROUNDING or found[3] > size[1] + ROUNDING):
@@ -200,9 +199,9 @@ def _fit(objects: Sequence[Coco], size: Size) -> bool:
 
 
 def _check_place(image: Path, mask: Path) -> None:
-    """``Fault`` if an image and its mask, of one size, lie in different places.
+    """Raise ``Fault`` if an image and its mask have different georeferences.
 
-    Files without a place, or that rasterio does not read, are taken as they are.
+    Files without a georeference, or that rasterio does not read, are accepted.
     """
     scene, other = open_scene(image), open_scene(mask)
     if scene is None or other is None:
@@ -221,7 +220,7 @@ def _check_place(image: Path, mask: Path) -> None:
 
 
 def _distance(image: Any, mask: Any) -> float:
-    """How far the corners of a mask are from those of the image, at most, in px of the image."""
+    """Return the maximum distance between corners of mask and image, in px of the image."""
     width, height = image.width, image.height
     columns, rows = np.array([0, width, 0, width]), np.array([0, 0, height, height])
     found = _apply(~image.transform, *_apply(mask.transform, columns, rows))
@@ -234,7 +233,7 @@ def _apply(transform: Any, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np
 
 
 def note_files(facts: Facts, report: Report) -> None:
-    """Note images that are turned by EXIF, files of several, and transparent ones."""
+    """Report images that are rotated by EXIF, have several frames, or are transparent."""
     for path, known in facts.items():
         if known.orientation != 1:
             report.add(
@@ -256,10 +255,10 @@ def note_files(facts: Facts, report: Report) -> None:
 
 
 def note_deep(facts: Facts, report: Report) -> None:
-    """Report 16-bit images of which training would see a small part of the grey levels.
+    """Report 16-bit images of which training would see only a few grey levels.
 
-    They are judged one by one, without their brightest pixels, which may be faults of a sensor. A
-    few of them among brighter ones are dark photographs.
+    Each image is judged without its brightest pixels, which may be sensor faults. A few such images
+    among brighter ones count as dark photographs.
     """
     deep = {path: known for path, known in facts.items() if known.range}
     dark = {path: known for path, known in deep.items() if known.bright < HALF_RANGE}
@@ -276,10 +275,12 @@ def note_deep(facts: Facts, report: Report) -> None:
 
 
 def note_range(facts: Facts, value_range: ValueRange, report: Report) -> None:
-    """Note images with values outside, and a range much wider than the values.
+    """Report images with values outside the range, and a range much wider than the values.
 
-    Images that are nearly black beside others count as altered, such as 8 bits among 12.
-    ``InputError`` if no value is in the range.
+    Images that are nearly black beside others count as altered, such as 8 bits among 12 bits.
+
+    Raises:
+        InputError: No value is in the range.
     """
     known = {path: one.range for path, one in facts.items() if one.range}
     if not known:
@@ -305,12 +306,12 @@ def note_range(facts: Facts, value_range: ValueRange, report: Report) -> None:
 
 
 def original_of(name: str) -> str:
-    """The name of the image that a copy is made of: what is before ``.rf.`` of Roboflow."""
+    """Return the name of the original of a copy: the part before Roboflow's ``.rf.``."""
     return name.partition('.rf.')[0]
 
 
 def equal_files(paths: Iterable[Path]) -> list[list[Path]]:
-    """Groups of files of equal bytes. Only files of one size are read."""
+    """Return groups of identical files; only files of equal size are read."""
     by_size: dict[int, list[Path]] = {}
     for path in paths:
         by_size.setdefault(path.stat().st_size, []).append(path)
@@ -324,7 +325,7 @@ def equal_files(paths: Iterable[Path]) -> list[list[Path]]:
 
 
 def note_duplicates(parts: Sequence[Part], report: Report) -> None:
-    """Note images of both parts, and validation images that are copies of a training image."""
+    """Report images in both parts, and validation images that are copies of training images."""
     owners: dict[Path, set[str]] = {}
     for name, part in zip(('training', 'validation'), parts, strict=True):
         for image in part.coco['images']:
@@ -342,7 +343,7 @@ def note_duplicates(parts: Sequence[Part], report: Report) -> None:
 
 
 def note_siblings(parts: Sequence[Part], report: Report) -> None:
-    """Note copies of one image, and frames of one clip, in training and validation."""
+    """Report copies of one image, and frames of one clip, in training and validation."""
     copies = 'copies of one image, by the same name before .rf., in training and validation'
     frames = (
         'frames of one clip in training and validation: their scores say little of other clips;'
@@ -369,6 +370,6 @@ def note_siblings(parts: Sequence[Part], report: Report) -> None:
 
 
 def _clip_of(name: str) -> str:
-    """The name of a frame without its number; '' if it is not called a frame."""
+    """Return the name of a frame without its number; ``''`` for other names."""
     found = FRAME.fullmatch(PurePosixPath(name).stem)
     return f'{PurePosixPath(name).parent}/{found[1]}' if found else ''

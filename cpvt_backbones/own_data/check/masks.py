@@ -1,4 +1,4 @@
-"""Rules for the values of masks: which are classes, and what they are called."""
+"""Rules for the values of masks: which are classes, and their names."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -23,12 +23,12 @@ from ..read.masks import (
 from .classes import refuse_names
 
 LARGEST = 254  # class index
-RARE = 1e-4  # of all pixels: a value that must be named
-INSTANCES = 3  # values that at least one mask of instance numbers has
-SAMPLE = 20  # masks in which instances and blurred edges are looked for
-EDGE_VALUES = 4  # of blurred masks, at least
-MANY = 32  # values, of which a class map has one somewhere in a square of 3 x 3 px
-MOST_IGNORED = 0.5  # of all pixels: 255, unless --ignore 255 says that it is meant
+RARE = 1e-4  # share of all pixels: a value that must be named
+INSTANCES = 3  # values in at least one mask of instance numbers
+SAMPLE = 20  # masks that are searched for instances and blurred edges
+EDGE_VALUES = 4  # minimum share of blurred masks
+MANY = 32  # share of values that a class map has in some square of 3 x 3 px
+MOST_IGNORED = 0.5  # share of all pixels with 255, unless --ignore 255 confirms it
 NAME_THEM = 'name all from 0 in --classes, or each with its colour (NAME 9 9 9 is the value 9)'
 
 
@@ -38,9 +38,9 @@ class Values:
 
     Args:
         pixels: Number of pixels of each value.
-        files: Pixels in each mask that has the value.
+        files: Number of pixels in each mask that has the value.
         nodata: Values that a mask has and declares as ``nodata``.
-        missing: Number of pixels without data, whose value is no class index.
+        missing: Number of pixels without data, whose value is not a class index.
     """
 
     pixels: Counter[int] = field(default_factory=Counter)
@@ -49,18 +49,18 @@ class Values:
     missing: int = 0
 
     def describe(self, value: int) -> str:
-        """A value as ``value 9 (12 px, masks/3.png)``."""
+        """Format a value as ``value 9 (12 px, masks/3.png)``."""
         files = self.files[value]
         ((most, _),) = files.most_common(1)
         where = f'{most}' if len(files) == 1 else f'in {len(files)} masks, most in {most}'
         return f'{name_of(value)} ({self.pixels[value]} px, {where})'
 
     def share(self, value: int) -> str:
-        """A value as ``value 9, 12.34% of the pixels``."""
+        """Format a value as ``value 9, 12.34% of the pixels``."""
         return f'{name_of(value)}, {self._percent(self.pixels[value])}'
 
     def share_missing(self) -> str:
-        """The pixels without data as ``nodata, 12.34% of the pixels``."""
+        """Format the pixels without data as ``nodata, 12.34% of the pixels``."""
         return f'nodata, {self._percent(self.missing)}'
 
     def _percent(self, count: int) -> str:
@@ -68,12 +68,12 @@ class Values:
 
 
 def name_of(value: int) -> str:
-    """A value as ``value 9`` or ``colour (10, 20, 30)``."""
+    """Format a value as ``value 9`` or ``colour (10, 20, 30)``."""
     return f'colour {rgb_of(value)}' if value >= COLOUR else f'value {value}'
 
 
 def gather(facts: Mapping[Path, MaskFacts]) -> Values:
-    """The values of all masks."""
+    """Collect the values of all masks."""
     values = Values()
     for path, one in facts.items():
         values.pixels.update(one.values)
@@ -86,7 +86,7 @@ def gather(facts: Mapping[Path, MaskFacts]) -> Values:
 
 
 def as_indices(facts: MaskFacts) -> MaskFacts:
-    """Class indices of a grey mask that is stored as RGB."""
+    """Convert a grey mask stored as RGB to class indices."""
     values = Counter[int]()
     for value, count in facts.values.items():
         values[value & 0xFF if value >= COLOUR else value] += count
@@ -95,7 +95,7 @@ def as_indices(facts: MaskFacts) -> MaskFacts:
 
 @dataclass
 class MaskClasses:
-    """Names of the classes, and the index of the class of each value of the masks."""
+    """Names of the classes, and the class index of each value in the masks."""
 
     names: list[str] = field(default_factory=list)
     table: dict[int, int] = field(default_factory=dict)
@@ -106,15 +106,15 @@ def find_classes(
 ) -> MaskClasses:
     """Find the classes of masks.
 
-    255 is a class if all masks together have the values 0 and 255 only, and if it is named with its
-    colour, 255 255 255; else it is no class. A value that masks declare as ``nodata`` is no class,
-    unless its colour is named; if it would be a class without that, it is refused.
+    255 is a class if all masks together have only the values 0 and 255, or if it is named with its
+    colour, 255 255 255; otherwise it is not. A value that masks declare as ``nodata`` is not a
+    class unless its colour is named. If it would otherwise be a class, it is refused.
 
     Args:
-        masks: Nothing is judged before all can be read. Without names of the user, classes are
-            called by their value or colour.
-        report: Gets the share of each class, and values that are refused.
-        ignore: Values that are no class; of classes with colours, their numbers from 0.
+        masks: The masks, which are judged only if all can be read. Without names from the user,
+            classes are named by their value or colour.
+        report: Receives the share of each class, and refused values.
+        ignore: Values without class; for classes with colours, their numbers from 0.
     """
     facts, named = masks.facts, masks.named
     if not facts or any(one.size is None for one in facts.values()):
@@ -147,11 +147,11 @@ def find_classes(
 def _order(
     values: Values, named: ClassNames | None, ignore: Collection[int], *, coloured: bool
 ) -> list[int]:
-    """The values that are classes, in the order of the classes."""
+    """Return the values that are classes, in the order of the classes."""
     if named and named.colours:
         return [_code_of(colour, coloured=coloured) for colour in named.colours]
     if coloured:
-        # Names without colours say nothing of which is which.
+        # Names without colours cannot be assigned to colours.
         return [] if named else sorted(values.pixels)
     if {*values.pixels} == {0, IGNORE} and IGNORE not in ignore:
         return [0, IGNORE]
@@ -177,7 +177,7 @@ def _refuse_values(
     named: ClassNames | None,
     of_colours: bool,
 ) -> bool:
-    """Refuse values that cannot be meant as they are; true if there are any."""
+    """Refuse values that must be mistakes; return ``True`` if there are any."""
     if not of_colours and refuse_palettes(facts, report):
         return True
     is_complete = named is not None and {*values.pixels} <= {*order, *left_out}
@@ -208,7 +208,7 @@ def _default_name(value: int) -> str:
 def _list_classes(
     values: Values, names: Sequence[str], table: Mapping[int, int], report: Report
 ) -> None:
-    """Give the report the value and share of each class, and of the pixels without class."""
+    """Report value and share of each class, and of pixels without class."""
     for value, index in table.items():
         report.classes.append(f'{index:7} {names[index]}: {values.share(value)}')
     for value in sorted({*values.pixels} - {*table}):
@@ -218,7 +218,7 @@ def _list_classes(
 
 
 def _are_colours(values: Values, report: Report) -> bool:
-    """True for masks in colours. Grey RGB images are class indices."""
+    """``True`` for coloured masks; grey RGB images hold class indices."""
     in_rgb = [value for value in values.pixels if value >= COLOUR]
     if not any(len({*rgb_of(value)}) > 1 for value in in_rgb):
         return False
@@ -236,7 +236,10 @@ def compare_names(
     left_out: Collection[int],
     report: Report,
 ) -> bool:
-    """Refuse values without a name; note names without a value. Returns whether any is refused."""
+    """Refuse values without a name, and report names without a value.
+
+    The result is ``True`` if any value is refused.
+    """
     known = {*order, *left_out} if named.colours else {*order, IGNORE, *left_out}
     unnamed = sorted({*values.pixels} - known)
     reason = f'values of masks without a name in {named.file}'
@@ -262,8 +265,9 @@ def compare_names(
 def ask_about(
     values: Values, order: Sequence[int], left_out: Collection[int], report: Report
 ) -> bool:
-    """Refuse values that may be mistakes: hardly a pixel, or none, although a higher value
-    occurs. Returns whether there are any.
+    """Refuse values that may be mistakes, and return ``True`` if there are any.
+
+    These have few pixels or none, although a higher value occurs.
     """
     total = values.pixels.total()
     missing = [value for value in order if value not in values.pixels and value not in left_out]
@@ -285,10 +289,9 @@ def ask_about(
 def ask_about_nodata(
     values: Values, order: Sequence[int], left_out: Collection[int], report: Report
 ) -> bool:
-    """Refuse a value that masks declare as ``nodata``, and that would be a class; true if there is
-    one.
+    """Refuse classes whose value masks declare as ``nodata``; return ``True`` if there are any.
 
-    Some tools declare 0, and mean the background.
+    Some tools declare 0 and mean the background.
     """
     doubtful = sorted(values.nodata & {*order} - {*left_out})
     for value in doubtful:
@@ -301,8 +304,9 @@ def ask_about_nodata(
 
 
 def refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: bool) -> bool:
-    """Refuse masks that number the objects of an image: 1 to k, each in one piece, k different
-    between images.
+    """Refuse masks that number the objects of an image.
+
+    Such masks have values 1 to k, each in one piece, where k differs between images.
     """
     counts = {}
     for path, one in facts.items():
@@ -331,9 +335,9 @@ def refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: 
 
 
 def refuse_palettes(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
-    """Refuse values that palettes give other colours in other masks.
+    """Refuse values whose palette colours differ between masks.
 
-    Programs that choose the palette of each file leave no meaning to the values.
+    The values mean nothing if a program chooses a palette for each file.
     """
     seen: dict[int, dict[tuple[int, ...], Path]] = {}
     for path, one in facts.items():
@@ -354,10 +358,10 @@ def refuse_palettes(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
 def refuse_two_codes(
     facts: Mapping[Path, MaskFacts], known: Collection[int], report: Report
 ) -> bool:
-    """Refuse masks of 0 and 255 beside masks of other values, such as predicted class maps.
+    """Refuse masks with 0 and 255 beside masks with other values, such as predicted class maps.
 
-    In these, 255 would be no class. It is taken as such if more masks have it beside other values
-    than alone, and if it is ``known``.
+    There, 255 could mean a class or no class. It means no class if it is ``known``, or if more
+    masks have it beside other values than alone.
     """
     if IGNORE in known:
         return False
@@ -382,7 +386,7 @@ def refuse_two_codes(
 
 
 def refuse_blurred(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
-    """Refuse masks of which most values are only on edges, as smooth resizing leaves them."""
+    """Refuse masks whose values are mostly on edges, as after smooth resizing."""
     sample = sorted(facts, key=lambda path: -len(facts[path].values))[:SAMPLE]
     inside: set[int] = set()
     found: dict[Path, set[int]] = {}
@@ -418,7 +422,7 @@ def refuse_shares(
     left_out: Collection[int],
     report: Report,
 ) -> None:
-    """Refuse masks of which nothing can be learnt: of one class, or with most pixels of none."""
+    """Refuse masks from which nothing can be learned: one class, or most pixels without class."""
     total = values.pixels.total()
     ignored = values.pixels[IGNORE] if IGNORE not in {*table, *left_out} else 0
     if ignored > MOST_IGNORED * total:

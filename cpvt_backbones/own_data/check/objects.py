@@ -1,4 +1,4 @@
-"""Rules for objects, which have a box, an outline, or both, and for their ids."""
+"""Rules for objects, which have a box, an outline or both, and for their ids."""
 
 import json
 from collections.abc import Sequence
@@ -47,11 +47,11 @@ class _Case:
 
 @dataclass
 class BoxDoubts:
-    """The boxes of a part that reach out of their image, and those that differ from their outlines.
+    """Boxes that reach out of their image, or differ from their outlines.
 
     Args:
-        count: Boxes.
-        with_outline: Boxes of objects with an outline.
+        count: Number of boxes.
+        with_outline: Number of boxes of objects with an outline.
     """
 
     count: int = 0
@@ -60,7 +60,7 @@ class BoxDoubts:
     misfits: list[_Case] = field(default_factory=list)
 
     def add(self, box: Box, image: Coco, outline: Any, where: str) -> None:
-        """Compare a box as given with its image and outline (``None``: it has none)."""
+        """Compare a box as given with its image, and with its outline unless that is ``None``."""
         self.count += 1
         size = image['width'], image['height']
         extent = box_of_outline(outline) if outline is not None else None
@@ -73,7 +73,7 @@ class BoxDoubts:
                 self.misfits.append(case)
 
     def report(self, report: Report) -> None:
-        """Refuse boxes of which a tenth are in doubt; note or clip fewer."""
+        """Refuse the boxes if a tenth are wrong; report or clip fewer."""
         misread = self._report_misfits(report)
         many = not misread and len(self.outside) >= max(FEWEST, MANY * self.count)
         reason = 'boxes are clipped to their image'
@@ -98,7 +98,7 @@ class BoxDoubts:
 
 
 def _fits_outline(box: Box, case: _Case) -> bool:
-    """True if the sides of a box are those of the outline, both clipped to the image."""
+    """``True`` if box and outline have the same sides after clipping to the image."""
     if case.extent is None:
         return False
     slack = max(SLACK, SLACK_SHARE * max(case.extent[2:]))
@@ -107,7 +107,7 @@ def _fits_outline(box: Box, case: _Case) -> bool:
 
 
 def _sides(box: Box, size: tuple[int, int]) -> list[float]:
-    """Left, top, right and bottom, within the image."""
+    """Return left, top, right and bottom within the image."""
     sides = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
     return [min(max(side, 0.0), float(size[i % 2])) for i, side in enumerate(sides)]
 
@@ -118,7 +118,7 @@ def _reaches_in(case: _Case) -> bool:
 
 
 def link_objects(part: Part, report: Report) -> None:
-    """Give each object the integer id of its image, and check its category; others are left out."""
+    """Set the integer image id of each object, and check its category; leave out others."""
     report.read['objects'] += len(part.coco['annotations'])
     images = part.coco['images']
     new_ids = {image['id']: image['id'] for image in images}
@@ -153,7 +153,7 @@ def _find(
     report: Report,
     where: str,
 ) -> int:
-    """The id that an annotation refers to by ``image_id`` or ``category_id``."""
+    """Find the id to which an annotation refers by ``image_id`` or ``category_id``."""
     value = read_id(one, key, 'annotations')
     if value in known:
         return known[value]
@@ -168,9 +168,9 @@ def _find(
 
 
 def check_objects(part: Part, report: Report, *, crowd: Crowd | None = None) -> None:
-    """Complete and check all objects of images that are used.
+    """Complete and check all objects of used images.
 
-    ``crowd`` says what annotations with ``iscrowd`` are; see :func:`gate.check`.
+    ``crowd`` is the meaning of ``iscrowd``; see :func:`gate.check`.
     """
     images = {image['id']: image for image in part.coco['images']}
     kept = []
@@ -220,7 +220,7 @@ HOLES = (
 
 
 def _content(one: Coco) -> tuple[Any, ...]:
-    """What two annotations of one object have in common."""
+    """Return the values that duplicate annotations of an object share."""
     outline = json.dumps(one['segmentation']) if 'segmentation' in one else ''
     return one['image_id'], one['category_id'], one['iscrowd'], *one['bbox'], outline
 
@@ -228,7 +228,7 @@ def _content(one: Coco) -> tuple[Any, ...]:
 def _check_object(
     one: Coco, image: Coco, report: Report, where: str, doubts: BoxDoubts, crowd: Crowd | None
 ) -> Coco:
-    """An annotation with box, area and ``iscrowd``, clipped to its image."""
+    """Return an annotation with box, area and ``iscrowd``, clipped to its image."""
     box = read_box(one)
     outline = _check_outline(one, image, box is not None, report, where)
     iscrowd = _is_ignored(one, crowd, report, where)
@@ -255,9 +255,9 @@ def _check_object(
 
 
 def _is_ignored(one: Coco, crowd: Crowd | None, report: Report, where: str) -> int:
-    """``iscrowd`` of an annotation: 1 for a region to ignore.
+    """Return ``iscrowd`` of an annotation: 1 for a region to ignore.
 
-    ``ignore`` is another word for it, which mmdet's evaluation does not know.
+    Some files write ``ignore`` instead, which mmdet's evaluation does not read.
     """
     for key in ('iscrowd', 'ignore'):
         if (one.get(key) or 0) not in (0, 1):
@@ -276,7 +276,7 @@ def _is_ignored(one: Coco, crowd: Crowd | None, report: Report, where: str) -> i
 
 
 def refuse_classes_of_crowds(parts: Sequence[Part], report: Report) -> None:
-    """Refuse classes of which all annotations are regions to ignore: nobody may mean that."""
+    """Refuse classes whose annotations are all regions to ignore, which must be a mistake."""
     ignored: dict[int, bool] = {}
     for part in parts:
         for one in part.coco['annotations']:
@@ -292,7 +292,7 @@ def refuse_classes_of_crowds(parts: Sequence[Part], report: Report) -> None:
 
 
 def _check_outline(one: Coco, image: Coco, has_box: bool, report: Report, where: str) -> Any:
-    """``segmentation`` of an annotation as polygons or RLE; ``None`` if there is none."""
+    """Return ``segmentation`` of an annotation as polygons or RLE; ``None`` without one."""
     outline = one.get('segmentation')
     if not outline:
         return None
@@ -330,7 +330,7 @@ def _adds_up(outline: Coco, pixels: int) -> bool:
 
 
 def _area_of(one: Coco, box: Box, outline: Any, size: tuple[int, int]) -> float:
-    """Area in px: as given, or that of the outline, or of the box."""
+    """Return the area in px: as given, or of the outline, or of the box."""
     given = one.get('area')
     if given is not None and is_number(given) and given > 0:
         return given
@@ -339,9 +339,9 @@ def _area_of(one: Coco, box: Box, outline: Any, size: tuple[int, int]) -> float:
 
 
 def check_outlines(part: Part, report: Report, *, required: bool) -> None:
-    """Refuse objects without outline if they are ``required``; else note that they are left out.
+    """Refuse objects without outline if ``required``; otherwise report that they are left out.
 
-    Regions to ignore (``iscrowd``) without one are skipped.
+    Regions to ignore (``iscrowd``) without outline are skipped.
     """
     kept = []
     for one in part.coco.get('annotations', ()):

@@ -1,1 +1,1 @@
-"""Choices from checked data: nothing is read or written, but weights that are given."""
+"""Choices for a config from checked data; only given weights are read."""

@@ -1,4 +1,4 @@
-"""Choose scale, anchors, tiles and schedule from checked data. Nothing is read or written here."""
+"""Chooses scale, anchors, tiles and schedule from checked data, without files."""
 
 import math
 from collections import Counter
@@ -15,31 +15,30 @@ from ..dataset import Coco, Part
 from ..read.masks import no_class_of
 from .tiles import TILE, Tiles, overlap_of, thinnest_of, tile_maps, tile_objects
 
-OBJECT = 16  # px that the smallest class gets at the scale of training
+OBJECT = 16  # px of the smallest class at the training scale
 TOO_SMALL = 12  # px of the smallest class, below which tiles are cut
-SIDES = 320, 640  # px, the least and most of an image's longer side
-CLASS_MAP_SIDE = 480  # px, the most of a segmentor's longer side, and of its crops of tiles
-# px of a segmentor's thinnest class, below which tiles are cut: the finest stride of its features
+SIDES = 320, 640  # px, minimum and maximum of an image's longer side
+CLASS_MAP_SIDE = 480  # px, maximum of a segmentor's longer side, and of its crops from tiles
+# px of a segmentor's thinnest class, below which tiles are cut: the finest stride
 TOO_THIN = 4
-VANISHING = 4  # px of an object in training, half the finest stride, below which it is named
+VANISHING = 4  # px of an object in training, below which a remark names it: half the finest stride
 DETECTIONS = 100  # of an image, in mmdet's configs
-SHRUNK = 0.8  # of the px in the images: a class that keeps more gains little by tiles
-CROPS = (112, 160, 224)  # px, sides that a classifier is trained at
+SHRUNK = 0.8  # share of the width in the images: tiles gain little for classes that keep more
+CROPS = (112, 160, 224)  # px, sides at which classifiers are trained
 
 
 @dataclass
 class Settings:
-    """What is written, and what the config says of it.
+    """Data to write, and settings of the config.
 
     Args:
-        parts: Training and validation data, as they are trained on: with tiles, those of the
-            tiles.
+        parts: Training and validation data as used in training; with tiles, those of the tiles.
         classes: Names of the classes.
-        fields: Numbers of the config, without text of the data.
-        about: The training images in a line.
+        fields: Numbers of the config, without text from the data.
+        about: One line about the training images.
         remarks: Lines to print.
-        infer: Options of tools/infer.py beside config, checkpoint and images.
-        tiles: Tiles of both parts, if they are cut.
+        infer: Options of ``cpvt infer`` besides config, checkpoint and images.
+        tiles: Tiles of both parts, if any.
     """
 
     parts: Sequence[Part]
@@ -52,40 +51,40 @@ class Settings:
 
 
 def median_size(part: Part) -> np.ndarray:
-    """Width and height of the images, px."""
+    """Return the median width and height of the images in px."""
     return np.median([(image['width'], image['height']) for image in part.coco['images']], axis=0)
 
 
 def describe(part: Part) -> str:
-    """Number and size of the images."""
+    """Describe number and size of the images."""
     width, height = median_size(part)
     return f'{len(part.coco["images"])} training images, median {width:.0f} x {height:.0f} px'
 
 
 def passes(images: int) -> float:
-    """Times that a training sees its images: few through many images, at most 40."""
+    """Return how often a training sees each image: less for more images, at most 40 times."""
     return float(np.clip(8000 / images, 12, 40))
 
 
 def iterations(part: Part) -> int:
-    """Iterations of four images."""
+    """Return the number of iterations with four images each."""
     count = len(part.coco['images'])
     return round(count * passes(count) / 4)
 
 
 def scaled(size: np.ndarray, factor: float) -> tuple[int, ...]:
-    """Width and height at a scale, at least 32 px."""
+    """Return width and height at a scale, at least 32 px."""
     return tuple(max(32, round(side * factor)) for side in size.tolist())
 
 
 def factor_of(image: Coco, scale: Sequence[int]) -> float:
-    """Factor by which the toolboxes resize an image to the largest size within a scale."""
+    """Return the factor by which the toolboxes resize an image to fit a scale."""
     sides = image['width'], image['height']
     return min(max(scale) / max(sides), min(scale) / min(sides))
 
 
 def enlarged(factor: float) -> list[str]:
-    """How to predict on larger images, if those of the training are enlarged."""
+    """Explain how to predict on larger images if training images are enlarged."""
     if factor <= 1:
         return []
     return [
@@ -95,7 +94,7 @@ def enlarged(factor: float) -> list[str]:
 
 
 def vanishing(parts: Sequence[Part], scale: Sequence[int]) -> list[str]:
-    """The images, such as long ones, whose objects are shrunk to less than ``VANISHING`` px."""
+    """Describe images, such as long ones, whose objects shrink below ``VANISHING`` px."""
     found: list[str] = []
     for coco in (part.coco for part in parts):
         images = {image['id']: image for image in coco['images']}
@@ -114,30 +113,30 @@ def vanishing(parts: Sequence[Part], scale: Sequence[int]) -> list[str]:
 
 
 def about_tiles(part: Part) -> str:
-    """How a config trains on tiles."""
+    """Describe training on tiles."""
     count = len(part.coco['images'])
     return f'the config trains on {count} tiles of {TILE} px, at the scale of the images'
 
 
 def options_of_tiles(side: int, overlap: int) -> str:
-    """Options of tools/infer.py by which it predicts in tiles, at the scale of the training."""
+    """Return options of ``cpvt infer`` for tiles at the training scale."""
     return f' --scale native --tile-size {side} --overlap {overlap} --max-pixels {side**2}'
 
 
 def _parts_of(tiles: Sequence[Tiles]) -> list[Part]:
-    """The parts that a config trains on, if it trains on tiles."""
+    """Return the parts of tiles on which a config trains."""
     return [Part(one.coco, one.part.root, one.part.source) for one in tiles]
 
 
 def object_settings(
     task: str, parts: Sequence[Part], *, suffix: str = '.jpg', side: int | None = None
 ) -> Settings:
-    """Settings of a detector or instance segmentor.
+    """Choose the settings of a detector or instance segmentor.
 
-    The class of the smallest objects gets ``OBJECT`` px, the longer side of the image ``SIDES``.
-    Smaller images are enlarged. Where objects would be smaller than ``TOO_SMALL`` px, and are
-    larger in the images, these are cut into tiles, files with ``suffix``. A longer ``side`` that is
-    given, px, is taken as it is, without tiles.
+    The class with the smallest objects gets ``OBJECT`` px, and the longer side of the image is
+    within ``SIDES``. Smaller images are enlarged. If objects would be smaller than ``TOO_SMALL``
+    px, but are larger in the images, these are cut into tiles, files with ``suffix``. A given
+    longer ``side``, in px, is used without tiles.
     """
     about = describe(parts[0])
     size = median_size(parts[0])
@@ -164,7 +163,7 @@ def object_settings(
     remarks = [remark, *vanishing(parts, scale), *enlarged(factor)]
     fields: dict[str, Any] = dict(scale=scale, length=iterations(parts[0]))
     if task == 'detector':
-        # Times the stride of 8. Objects of more than 32 px are for the coarser strides.
+        # Times the stride of 8. Coarser strides are for objects of more than 32 px.
         fields['anchor'] = float(np.clip(small * factor / 8, 0.5, 4))
         fields['ratios'] = anchor_ratios(parts[0].coco)
     else:
@@ -181,7 +180,7 @@ def object_settings(
 
 
 def most_objects(parts: Sequence[Part]) -> int:
-    """The most objects of an image."""
+    """Return the maximum number of objects in an image."""
     counts = Counter[tuple[int, int]]()
     for number, part in enumerate(parts):
         for one in part.coco['annotations']:
@@ -190,15 +189,15 @@ def most_objects(parts: Sequence[Part]) -> int:
 
 
 def detections_of(parts: Sequence[Part]) -> int | None:
-    """Predictions that an image of many objects needs; ``None`` if mmdet's 100 are enough."""
+    """Return the number of predictions for images with many objects; ``None`` for mmdet's 100."""
     most = most_objects(parts)
     return None if 2 * most <= DETECTIONS else math.ceil(2 * most / 100) * 100
 
 
 def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
-    """Index of the category, width and height of the objects that a detector learns, (N, 3).
+    """Return category index, width and height of the objects that a detector learns, (N, 3).
 
-    With ``scale``, in images that are resized to it.
+    With ``scale``, sizes are those in resized images.
     """
     order = {category['id']: index for index, category in enumerate(coco['categories'])}
     factors = {}
@@ -215,10 +214,12 @@ def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
 
 
 def smallest_class(coco: Coco, scale: Sequence[int] | None = None) -> tuple[float, int]:
-    """Side of the smaller objects (a quarter is smaller) of the class with the smallest, px; and
-    the id of that class.
+    """Find the class with the smallest objects, by their lower quartile.
 
-    With ``scale``, in images that are resized to it.
+    With ``scale``, sizes are those in resized images.
+
+    Returns:
+        The side of these objects in px, and the id of the class.
     """
     kinds, widths, heights = _trained(coco, scale).T
     sides = np.sqrt(widths * heights)
@@ -229,10 +230,9 @@ def smallest_class(coco: Coco, scale: Sequence[int] | None = None) -> tuple[floa
 
 
 def anchor_ratios(coco: Coco) -> list[float]:
-    """Two ratios of anchors, height / width, which differ by at least a quarter.
+    """Choose two ratios of anchors, height / width, that differ by at least a quarter.
 
-    The shipped detector has two: with one, its weights would not fit. Two equal ones would double
-    each anchor.
+    The shipped detector has two, so its weights need two. Equal ratios would duplicate each anchor.
     """
     _, widths, heights = _trained(coco).T
     low, high = np.quantile(heights / widths, (0.25, 0.75)).tolist()
@@ -244,14 +244,14 @@ def anchor_ratios(coco: Coco) -> list[float]:
 
 @dataclass
 class ClassMaps:
-    """What is known of class maps.
+    """Facts of class maps.
 
     Args:
         classes: Names of the classes.
-        counts: Of the map of each training image, as of :func:`..read.masks.measure`.
-        read: Returns the map of an image, by its ``file_name``.
-        missing: Share of the pixels of which the images have no data.
-        placed: The images have a place on the ground.
+        counts: Counts of each training image's map, from :func:`..read.masks.measure`.
+        read: Function that returns the map of an image by its ``file_name``.
+        missing: Share of pixels without data in the images.
+        placed: The images are georeferenced.
     """
 
     classes: Sequence[str]
@@ -264,13 +264,12 @@ class ClassMaps:
 def map_settings(
     parts: Sequence[Part], maps: ClassMaps, *, suffix: str = '.jpg', side: int | None = None
 ) -> Settings:
-    """Settings of a segmentor.
+    """Choose the settings of a segmentor.
 
-    The longer side of an image has ``SIDES[0]`` to ``CLASS_MAP_SIDE`` px; images with a place on
-    the ground are not enlarged. Where the thinnest class would be thinner than ``TOO_THIN`` px, and
-    is less thin in the images, these are cut into tiles, files with ``suffix``. So are larger
-    images that have a place on the ground: all are seen at their own scale. ``side`` as for
-    :func:`object_settings`.
+    The longer side of an image has ``SIDES[0]`` to ``CLASS_MAP_SIDE`` px; georeferenced images are
+    not enlarged. If the thinnest class would be thinner than ``TOO_THIN`` px, but is wider in the
+    images, these are cut into tiles, files with ``suffix``. Larger georeferenced images are cut
+    too, so that all are seen at their own scale. ``side`` is that of :func:`object_settings`.
     """
     about = describe(parts[0])
     size = median_size(parts[0])
@@ -316,7 +315,7 @@ def _largest_side(parts: Sequence[Part]) -> int:
 
 
 def _tiles_for_crops(parts: Sequence[Part], maps: ClassMaps, suffix: str) -> list[Tiles]:
-    """For training, tiles larger than the crops; for validation, as large."""
+    """Make tiles that are larger than the crops for training, and as large for validation."""
     training, validation = parts
     no_class = no_class_of(len(maps.classes))
     overlap, crop = TILE // 4, CLASS_MAP_SIDE
@@ -329,14 +328,14 @@ def _tiles_for_crops(parts: Sequence[Part], maps: ClassMaps, suffix: str) -> lis
 
 
 def class_settings(parts: Sequence[Part], *, side: int | None = None) -> Settings:
-    """Settings of a classifier, which is trained at ``side``, px, if it is given."""
+    """Choose the settings of a classifier; a given ``side`` in px is used."""
     if not side:
         smallest = median_size(parts[0]).min()
         side = max((one for one in CROPS if one <= smallest), default=CROPS[0])
     count = len(parts[0].coco['images'])
     fields: dict[str, Any] = dict(
         scale=side,
-        batch=min(64, max(1, count // 2)),  # an epoch has whole batches only: at least two
+        batch=min(64, max(1, count // 2)),  # an epoch has only whole batches, at least two
         length=round(passes(count)),
     )
     remarks = [f'scale of training: {side} x {side} px']

@@ -1,6 +1,6 @@
-"""Tiles of large images, and the sizes that call for them.
+"""Tiles of large images, and the sizes that need them.
 
-``sahi.slicing`` is not used for boxes: it leaves out RLE outlines, takes regions to ignore for
+``sahi.slicing`` is not used for boxes, because it drops RLE outlines, takes regions to ignore for
 objects, and leaves small parts of objects as background.
 """
 
@@ -21,26 +21,26 @@ from ..read.masks import IGNORE
 from ..shapes import SMALLEST, is_rle, mask_of, rle_of
 
 TILE = 640  # px, side of a tile
-OVERLAPS = 64, 320  # px, least and most that neighbours share, of images with boxes
+OVERLAPS = 64, 320  # px, minimum and maximum overlap of neighbours in images with boxes
 VISIBLE = 0.5  # share of an object below which its part in a tile is ignored
 
 
 def overlap_of(parts: Sequence[Part]) -> int:
-    """Pixels that neighbouring tiles share: most objects are whole in one of them."""
+    """Choose the overlap in px with which most objects are whole in some tile."""
     sides = [max(one['bbox'][2:]) for part in parts for one in part.coco['annotations']]
     return int(np.clip(np.ceil(np.quantile(sides, 0.95)), *OVERLAPS))
 
 
 @dataclass
 class Tiles:
-    """The tiles of a part, not yet cut.
+    """Tiles of a part, not yet cut.
 
     Args:
-        part: The images that are cut.
-        coco: Images of the tiles, and their objects, if there are any.
+        part: The images to be cut.
+        coco: Images of the tiles, and their objects, if any.
         places: Tiles by ``file_name`` of their image: ``file_name``, ``left``, ``top``, ``width``
-            and ``height``, px.
-        left_out: Number of tiles without objects that are not used.
+            and ``height`` in px.
+        left_out: Number of unused tiles without objects.
     """
 
     part: Part
@@ -50,15 +50,15 @@ class Tiles:
 
 
 def tile_objects(part: Part, *, overlap: int, suffix: str) -> Tiles:
-    """Tiles of images with objects.
+    """Make tiles of images with objects.
 
-    As many tiles without objects as have some are used, evenly chosen. Of an object that is cut, a
-    part of less than ``VISIBLE`` of it is ignored (``iscrowd``).
+    Tiles without objects are used up to the number of those with objects, evenly chosen. Parts of
+    objects below the share ``VISIBLE`` are ignored (``iscrowd``).
 
     Args:
         part: Images with their sizes and objects.
-        overlap: Pixels that neighbouring tiles share.
-        suffix: Of the files of tiles.
+        overlap: Overlap of neighbouring tiles in px.
+        suffix: Suffix of the tiles' files.
     """
     objects: dict[int, list[Coco]] = {image['id']: [] for image in part.coco['images']}
     for one in part.coco['annotations']:
@@ -94,17 +94,17 @@ def tile_maps(
     overlap: int = 0,
     no_class: int = IGNORE,
 ) -> Tiles:
-    """Tiles of images with class maps.
+    """Make tiles of images with class maps.
 
-    Tiles without a pixel of a class are left out, but for the first of an image without any.
+    Tiles without a pixel of a class are left out, except the first one of an image without any.
 
     Args:
         part: Images with their sizes.
-        read: Returns the class map (H, W) of an image, by its ``file_name``.
-        side: Of a tile, px.
-        suffix: Of the files of tiles.
-        overlap: Pixels that neighbouring tiles share.
-        no_class: Value of the pixels of no class.
+        read: Function that returns the class map (H, W) of an image by its ``file_name``.
+        side: Side of a tile in px.
+        suffix: Suffix of the tiles' files.
+        overlap: Overlap of neighbouring tiles in px.
+        no_class: Value of pixels without class.
     """
     names = output_names([image['file_name'] for image in part.coco['images']])
 
@@ -122,16 +122,16 @@ def tile_maps(
 
 
 def window(tile: Coco) -> tuple[slice, slice]:
-    """Rows and columns of a tile in its image."""
+    """Return rows and columns of a tile in its image."""
     rows = slice(tile['top'], tile['top'] + tile['height'])
     return rows, slice(tile['left'], tile['left'] + tile['width'])
 
 
 def output_names(sources: Sequence[str]) -> dict[str, str]:
-    """A name within the output folder for each image, whatever its labels call it.
+    """Choose a name within the output folder for each image.
 
-    Absolute paths and ``..`` lose what leads out of the folder. A name that is taken gets a number;
-    case does not tell names apart.
+    Absolute paths and ``..`` are cut so that they stay in the folder. A taken name gets a number,
+    regardless of case.
     """
     names: dict[str, str] = {}
     taken: set[str] = set()
@@ -156,7 +156,7 @@ def _tiles_of(
     *,
     side: int = TILE,
 ) -> Iterator[Coco]:
-    """Tiles of an image, with their objects; ``name`` begins the names of their files."""
+    """Make the tiles of an image with their objects; their file names begin with ``name``."""
     width, height = image['width'], image['height']
     grid = make_grid(height, width, tile_size=side, overlap=overlap)
     for (top, bottom), (left, right) in product(grid.rows, grid.columns):
@@ -179,15 +179,15 @@ def _tiles_of(
 def cut_object(
     one: Coco, left: int, top: int, right: int, bottom: int, *, size: tuple[int, int]
 ) -> Coco | None:
-    """The part of an object in a tile, in px of the tile; ``None`` if it has less than 1 px.
+    """Cut an object to a tile, in px of the tile; ``None`` if less than 1 px is left.
 
     Args:
         one: Annotation with ``bbox``.
-        left: Of the tile, px; so ``top``, ``right`` and ``bottom``.
-        top: See ``left``.
-        right: See ``left``.
-        bottom: See ``left``.
-        size: Width and height of the image, px.
+        left: Left side of the tile in px of the image.
+        top: Top side of the tile.
+        right: Right side of the tile.
+        bottom: Bottom side of the tile.
+        size: Width and height of the image in px.
     """
     x, y, width, height = one['bbox']
     x1, x2 = max(x, left), min(x + width, right)
@@ -218,7 +218,7 @@ def cut_object(
 
 
 class Thinnest(NamedTuple):
-    """The thinnest class: its label, and its width in px in the images and as they are trained."""
+    """Label of the thinnest class, and its width in px in the images and in training."""
 
     label: int
     own: float
@@ -226,16 +226,14 @@ class Thinnest(NamedTuple):
 
 
 def thinnest_of(counts: Sequence[np.ndarray], factors: Sequence[float]) -> Thinnest | None:
-    """The class that is thinnest when each image is resized by its factor.
+    """Find the class that is thinnest after resizing each image by its factor.
 
-    ``None`` if no class has an edge.
+    The width is 2 * area / edges over all images. This is the width of a line, half of a square's
+    side, or 0.4 of a disc's diameter. The result is ``None`` if no class has an edge.
 
     Args:
-        counts: Of each image, as of :func:`..read.masks.measure`.
-        factors: Of each image.
-
-    The width is 2 * area / edges, over all images: that of a line, half of a square's side, 0.4 of
-    a disc's diameter.
+        counts: Counts of each image, from :func:`..read.masks.measure`.
+        factors: Factor of each image.
     """
     areas, edges = np.moveaxis(np.asarray(counts, float), 1, 0)  # (images, 256) each
     factor = np.asarray(factors)[:, None]
@@ -248,7 +246,7 @@ def thinnest_of(counts: Sequence[np.ndarray], factors: Sequence[float]) -> Thinn
 
 
 def _widths(areas: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Width of each class, px; infinite without edges, and of pixels without class."""
+    """Compute the width of each class in px; infinite without edges, and without a class."""
     total = edges.sum(axis=0)
     widths = np.full(len(total), np.inf)
     np.divide(2 * areas.sum(axis=0), total, out=widths, where=total > 0)

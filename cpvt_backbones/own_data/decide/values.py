@@ -1,4 +1,4 @@
-"""Values of the JSON file from which the bases of ``configs/_base_/own_data`` make a config."""
+"""Values of the JSON file that the bases in ``configs/_base_/own_data`` read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Start:
-    """What a model starts from.
+    """Weights from which a model starts, with their settings.
 
     Args:
         load_from: Name or file of weights of a whole model; ``None`` for random heads.
-        model: Values of ``model`` in the config that differ from the recipe's.
-        rates: Values of ``optim_wrapper`` that do.
+        model: Values of ``model`` that differ from the recipe's.
+        rates: Values of ``optim_wrapper`` that differ from the recipe's.
         least_rate: Learning rate at the end.
-        has_queries: The model has queries in place of anchors.
+        has_queries: The model has queries instead of anchors.
     """
 
     load_from: str | None
@@ -51,14 +51,14 @@ def values_of(
     value_range: ValueRange | None = None,
     normalisation: Normalisation | None = None,
 ) -> Values:
-    """The values of a config: numbers first, which users change, then names and paths.
+    """Return the values of a config: numbers, which users change, and then names and paths.
 
     Args:
         task: A key of ``RECIPES``.
         texts: Names and paths of the data.
         fields: Numbers of :class:`.settings.Settings`.
-        start: What the model starts from.
-        value_range: How images of more than 8 bits are read.
+        start: Weights from which the model starts.
+        value_range: Conversion of images of more than 8 bits.
         normalisation: Mean and standard deviation of each channel; ``None`` for the recipe's.
     """
     count = len(texts['classes'])
@@ -98,7 +98,7 @@ def values_of(
 
 
 def _preprocessor(task: str, channels: int, normalisation: Normalisation | None) -> Values:
-    """Values of the data preprocessor that differ from the recipe's."""
+    """Return values of the data preprocessor that differ from the recipe's."""
     if normalisation is None:
         return {}
     values: Values = dict(mean=[*normalisation.mean], std=[*normalisation.std])
@@ -133,12 +133,12 @@ def _of_objects(task: str, fields: Mapping[str, Any]) -> Values:
 
 
 def _heads_of_objects(task: str, count: int, fields: Mapping[str, Any]) -> Values:
-    """Anchors, classes, and the predictions of images with many objects."""
+    """Return anchors, classes, and the number of predictions for images with many objects."""
     anchor = float(f'{fields["anchor"]:.3g}')
     most = fields['detections']
     kept = dict(nms_pre=max(1000, 5 * (most or 0)))
     if task == 'detector':
-        # Anchors at this scale: the smallest of the data's boxes, and the shapes (height / width).
+        # Anchors at this scale: the size of the smallest boxes, and the shapes (height / width).
         anchors = dict(octave_base_scale=anchor, ratios=fields['ratios'])
         model: Values = dict(bbox_head=dict(num_classes=count, anchor_generator=anchors))
         return model | (dict(test_cfg=dict(kept, max_per_img=most)) if most else {})
@@ -152,7 +152,7 @@ def _heads_of_objects(task: str, count: int, fields: Mapping[str, Any]) -> Value
 
 
 def _queries_of_objects(count: int, fields: Mapping[str, Any]) -> Values:
-    """Classes, and the predictions of images with many objects."""
+    """Return classes, and the number of predictions for images with many objects."""
     model: Values = dict(panoptic_head=dict(num_things_classes=count))
     if fields['detections']:
         model['test_cfg'] = dict(max_per_image=fields['detections'])
@@ -160,7 +160,7 @@ def _queries_of_objects(count: int, fields: Mapping[str, Any]) -> Values:
 
 
 def default_weights(task: str) -> str | None:
-    """Name of the shipped weights of a task as a whole; ``None`` if none are shipped."""
+    """Return the name of shipped weights for a task; ``None`` if none are shipped."""
     folder = PurePosixPath(RECIPES[task]).parent
     for name, weights in shipped_weights().items():
         if PurePosixPath(weights.config).parent == folder:
@@ -177,14 +177,14 @@ def start_from(
     pretrained: Pretrained | None = None,
     published: WholeModel | None = None,
 ) -> Start:
-    """What the model of a task starts from.
+    """Choose the weights from which the model of a task starts.
 
     Args:
         task: A key of ``RECIPES``.
-        weights: Shipped weights, ``'none'``, or ``None`` for the default. Those of the task as a
-            whole are loaded, of others the backbone.
-        scale: Of the training; a classifier's position table is made for it.
-        channels: Of the images. Only a backbone's weights are fitted to other numbers than 3.
+        weights: Shipped weights, ``'none'``, or ``None`` for the default. Weights of the same task
+            are loaded as a whole, and others for the backbone only.
+        scale: Training scale, for which a classifier's position embedding is made.
+        channels: Channels of the images. Only backbone weights fit other numbers than 3.
         pretrained: The backbone of other weights than these.
         published: The published model of these weights.
     """
@@ -200,7 +200,7 @@ def start_from(
     load_from = None
     if weights == whole and channels == 3:
         load_from = weights
-    # A whole model has the weights of the backbone too.
+    # A whole model includes the weights of the backbone.
     backbone['init_cfg'] = None if load_from or weights == 'none' else weights
     if task == 'classifier':
         backbone |= dict(arch='tiny', img_size=scale)
@@ -208,12 +208,12 @@ def start_from(
 
 
 def start_elsewhere(task: str, pretrained: Pretrained, *, load_from: str | None = None) -> Start:
-    """What a model with the backbone of other weights starts from, with its learning rates.
+    """Return start and learning rates of a model with the backbone of other weights.
 
     Args:
         task: A key of ``RECIPES``.
         pretrained: The backbone.
-        load_from: The checkpoint, if the whole model is taken from it.
+        load_from: The checkpoint, if the whole model is loaded from it.
     """
     arguments = dict(pretrained.arguments)
     if load_from is not None:
@@ -228,11 +228,11 @@ def start_elsewhere(task: str, pretrained: Pretrained, *, load_from: str | None 
 
 
 def _rates(model: Pretrained | WholeModel) -> Values:
-    """Learning rates of a model that is not the recipe's, whose rate is for 192 channels."""
+    """Return learning rates of another model than the recipe's, whose rate is for 192 channels."""
     rate = float(f'{1e-3 * min(1.0, 192 / model.out_channels[-1]):.2g}')
     rates: Values = dict(optimizer=dict(lr=rate))
     if model.is_column:
-        # The rate of the head; those of the backbone fall towards its first blocks.
+        # The rate of the head; rates of the backbone fall towards its first blocks.
         rates['constructor'] = 'LayerDecayOptimWrapperConstructor'
         rates['paramwise_cfg'] = dict(layer_decay_rate=0.75)
     return rates

@@ -1,4 +1,4 @@
-"""The backbone of a config, from the weights that it starts from."""
+"""Backbone of a config, read from the weights from which it starts."""
 
 import inspect
 import math
@@ -32,14 +32,14 @@ from cpvt_backbones.layers import ceil_div
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import published_weights
 
-# Levels of a backbone that the neck of a task takes: 0 is stride 4, 3 is stride 32.
+# Levels of a backbone for the neck of a task: 0 is stride 4, 3 is stride 32.
 LEVELS = {
     'detector': (1, 2, 3),
     'instance segmentor': (0, 1, 2, 3),
     'segmentor': (0, 1, 2, 3),
 }
 COLUMNS = ('CPVT', 'MultiScaleCPVT')
-# Arguments of a stored model that are of its task or training, not of its weights.
+# Arguments of a stored model that belong to its task or training, not to its weights.
 NOT_OF_WEIGHTS = (
     'type',
     'out_indices',
@@ -61,17 +61,16 @@ ACCEPTED = (
 
 @dataclass
 class Pretrained:
-    """The backbone of weights.
+    """Backbone of weights.
 
     Args:
         arguments: Type and arguments, with ``init_cfg``.
-        out_channels: Of each output.
+        out_channels: Channels of each output.
         remark: Line to print.
-        trained: The whole model that the weights are of, if it has this backbone.
-        rest: Names of the neck and heads beside the backbone of a whole model, such as
-            ``'bbox_head, neck'``; ``''`` without any.
-        normalisation: Mean and deviation of the images of the weights; ``None`` if their source
-            does not say it.
+        trained: Whole model of the weights, if it has this backbone.
+        rest: Names of neck and heads in the weights, such as ``'bbox_head, neck'``; ``''`` without
+            any.
+        normalisation: Mean and standard deviation of the weights' images; ``None`` if unknown.
     """
 
     arguments: dict[str, Any]
@@ -88,18 +87,18 @@ class Pretrained:
 
 
 def read_backbone(task: str, weights: str, *, in_channels: int = 3) -> Pretrained:
-    """The backbone that weights need in the config of a task.
+    """Return the backbone for weights in the config of a task.
 
-    Of a name or address only the name is read. A file is read, and loaded on trial.
+    For a name or address, only the name is read. A file is read and loaded on trial.
 
     Args:
-        task: What is trained, such as ``'detector'``.
-        weights: The option ``--weights``, other than shipped weights and ``'none'``.
+        task: Kind of model, such as ``'detector'``.
+        weights: Option ``--weights``, other than shipped weights and ``'none'``.
         in_channels: Channels of the images.
 
     Raises:
         FileNotFoundError: There is no such file or folder.
-        InputError: Weights that no backbone takes.
+        InputError: The weights fit no backbone.
     """
     content = trained = None
     try:
@@ -132,7 +131,7 @@ def read_backbone(task: str, weights: str, *, in_channels: int = 3) -> Pretraine
 
 
 def _rest_of(content: dict[str, Any] | None) -> str:
-    """Names of the neck and heads of a whole model of a toolbox."""
+    """Return the names of neck and heads in a toolbox's whole model."""
     parts = {key.partition('.')[0] for key in (weights_in(content) if content else ())}
     if 'backbone' not in parts:
         return ''
@@ -140,14 +139,14 @@ def _rest_of(content: dict[str, Any] | None) -> str:
 
 
 def _absolute(weights: str) -> str:
-    """The file or folder of weights; of a work directory its checkpoint."""
+    """Return the file or folder of weights, or the checkpoint of a work directory."""
     file = locate_checkpoint(weights, argument='--weights')
     is_work_dir = file.suffix == '.pth' and not stored_config(weights)
     return os.path.abspath(file if is_work_dir else os.path.expanduser(weights))
 
 
 def _trained(weights: str) -> dict[str, Any] | None:
-    """The model of a training's checkpoint that has a backbone of this package."""
+    """Return the model of a training's checkpoint if its backbone is of this package."""
     if not Path(weights).is_file():
         return None
     model = trained_model(weights)
@@ -155,19 +154,19 @@ def _trained(weights: str) -> dict[str, Any] | None:
         return None
     arguments = {key: value for key, value in model['backbone'].items() if key[:1] != '_'}
     arguments['type'] = str(arguments['type']).rpartition('.')[2]
-    if arguments['type'] not in (*COLUMNS, 'PyramidCPVT'):  # mmpretrain's, for one, is another
+    if arguments['type'] not in (*COLUMNS, 'PyramidCPVT'):  # such as mmpretrain's
         return None
     return dict(model, backbone=arguments)
 
 
 def _shapes(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Names and shapes of the weights of a backbone."""
+    """Return names and shapes of a backbone's weights."""
     model = build_backbone(dict(arguments, init_cfg=None))
     return {key: value.shape for key, value in model.state_dict().items()}
 
 
 def _by_name(weights: str) -> dict[str, Any]:
-    """Type and arguments of the backbone that a public name says."""
+    """Return type and arguments of the backbone of a public name."""
     if published := published_weights().get(weights):
         return read_config(published.config_file).model.backbone.to_dict()
     described = public_backbone(weights)
@@ -194,7 +193,7 @@ def _is_in_timm(name: str) -> bool:
 
 
 def _of_file(weights: str, content: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Type and arguments of the model of a file or folder, and which of them are assumed."""
+    """Return type and arguments of the model in a file or folder, and which are assumed."""
     config = stored_config(weights)
     described = named_backbone(weights, config)
     if described is not None:
@@ -207,7 +206,7 @@ def _of_file(weights: str, content: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 
 def _arguments(task: str, described: Mapping[str, Any], in_channels: int) -> dict[str, Any]:
-    """Type and arguments in the config of a task, without those that are the default."""
+    """Return type and arguments for the config of a task, without default values."""
     import cpvt_backbones
 
     kind = described['type']
@@ -242,7 +241,7 @@ def _arguments(task: str, described: Mapping[str, Any], in_channels: int) -> dic
 
 
 def with_peg(position: Any, kind: str) -> Any:
-    """The encodings of weights, and PEG if they have none: it starts as the identity."""
+    """Return the encodings of weights, with a PEG if they have none; it starts as the identity."""
     encodings = [dict(one) for one in list_of_dicts('position', position)]
     if any(one.get('type') == 'PEG' for one in encodings):
         return position
@@ -251,7 +250,7 @@ def with_peg(position: Any, kind: str) -> Any:
 
 
 def _fit_patches(arguments: dict[str, Any]) -> None:
-    """Patches of the nearest side that is a stride of the outputs; the table keeps its grid."""
+    """Set the patch size to the nearest output stride; position embeddings keep their grid."""
     patch = arguments.get('patch_size', 16)
     if patch in STRIDES:
         return
@@ -266,9 +265,9 @@ def _fit_patches(arguments: dict[str, Any]) -> None:
 def _check(
     arguments: dict[str, Any], weights: str, content: Mapping[str, Any] | None
 ) -> tuple[int, ...]:
-    """Channels of the outputs; weights that have been read are loaded on trial.
+    """Return the channels of the outputs; weights that were read are loaded on trial.
 
-    The last norm of a pyramid is left out of ``arguments`` where the weights have none.
+    The last norm of a hierarchical ViT is removed from ``arguments`` if the weights lack it.
     """
     model = build_backbone(arguments)
     if content is not None:
@@ -286,7 +285,7 @@ def _check(
 
 
 def build_backbone(arguments: Mapping[str, Any]) -> Any:
-    """The backbone, without values."""
+    """Build the backbone on the meta device."""
     import torch
 
     import cpvt_backbones
@@ -297,7 +296,7 @@ def build_backbone(arguments: Mapping[str, Any]) -> Any:
 
 
 def _on_cpu(model: Any) -> Any:
-    """A model without values as one of zeros, which is made faster than one of random weights."""
+    """Move a meta model to the CPU with zeros, which is faster than random weights."""
     import torch
 
     model.to_empty(device='cpu')

@@ -1,4 +1,4 @@
-"""The model of a config, from a published model that is taken as a whole."""
+"""Whole model of a config, from a published model."""
 
 import math
 import os
@@ -25,8 +25,8 @@ from cpvt_backbones.weights import published_weights
 from ..read.masks import no_class_of
 from .weights import COLUMNS, NOT_OF_WEIGHTS, build_backbone
 
-# Models that the bases of a task fit.
-WITH_QUERIES = 'EoMT'  # of instances; a panoptic model is taken as one, without its regions
+# Models for which the bases of a task are made.
+WITH_QUERIES = 'EoMT'  # for instances; panoptic models are used without their regions
 SEGMENTORS = ('EncoderDecoder', 'EoMTSegmentor')
 KINDS = {
     'detector': ('RetinaNet',),
@@ -36,8 +36,8 @@ KINDS = {
 }
 SHOWN = 10  # classes
 ORIGIN = 'published_model'
-"""Variable of a config: name of the published model that it trains."""
-# Of a model: the backbone is compared by its weights; the others depend on data and classes.
+"""Config variable with the name of the published model that is trained."""
+# Keys of a model: the backbone is compared by its weights, and the others depend on the data.
 _OF_CLASSES = (
     'backbone',
     'num_classes',
@@ -56,13 +56,13 @@ _OF_CLASSES = (
 
 @dataclass(frozen=True)
 class WholeModel:
-    """A published model, with heads for the classes of the data.
+    """A published model with heads for the classes of the data.
 
     Args:
-        name: Of the published model.
-        weights: Its name, or the checkpoint of a training that began with it.
+        name: Name of the published model.
+        weights: Its name, or the checkpoint of a training that started from it.
         model: Value of ``model`` in a config.
-        data_preprocessor: Value beside the model, of a classifier; else ``None``.
+        data_preprocessor: Value beside a classifier's model, else ``None``.
         remark: Line to print.
     """
 
@@ -79,7 +79,7 @@ class WholeModel:
 
     @property
     def has_queries(self) -> bool:
-        """``True`` for a model that has queries in place of anchors."""
+        """``True`` for a model with queries instead of anchors."""
         return bool(self.model['type'] == WITH_QUERIES)
 
     @property
@@ -90,20 +90,20 @@ class WholeModel:
 
     @property
     def ratios(self) -> list[float]:
-        """Shapes of the anchors of a detector, height / width: the head has rows for each."""
+        """Ratios of a detector's anchors, height / width; the head has rows for each."""
         ratios: list[float] = self.model['bbox_head']['anchor_generator']['ratios']
         return ratios
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published model that weights are of.
+    """A published model that weights belong to.
 
     Args:
-        name: Of the model.
-        weights: Its name, or the checkpoint of a training that began with it.
-        config: Of the model.
-        anchors: Of a training: fields of its anchors; else ``None``.
+        name: Name of the model.
+        weights: Its name, or the checkpoint of a training that started from it.
+        config: Config of the model.
+        anchors: For a training, the fields of its anchors; otherwise ``None``.
     """
 
     name: str
@@ -113,10 +113,10 @@ class Published:
 
 
 def find_published(task: str, weights: str) -> Published | None:
-    """The published model, of the kind that a task trains, that weights are of; else ``None``.
+    """Find the published model of weights if it fits the task, else ``None``.
 
-    ``weights`` are its name, or a training's checkpoint whose model is this one, classes and
-    anchors apart. Only configs are read, and that of a checkpoint as literals.
+    ``weights`` are its name, or the checkpoint of a training whose model differs only in classes
+    and anchors. Only configs are read; that of a checkpoint is parsed as literals.
     """
     name, trained = weights, None
     if name not in published_weights() and Path(name).exists():
@@ -146,9 +146,7 @@ def find_published(task: str, weights: str) -> Published | None:
 
 
 def why_not_whole(weights: str, config: Config) -> str:
-    """Why ``cpvt train`` refuses weights as those of the whole model of a config; '' if it takes
-    them.
-    """
+    """Return why ``cpvt train`` refuses weights for the whole model of a config, or ``''``."""
     from cpvt_backbones.analysis.complexity import build_model
 
     content = read_checkpoint(weights)
@@ -165,7 +163,7 @@ def why_not_whole(weights: str, config: Config) -> str:
 
 
 def _kept_of(model: Mapping[str, Any]) -> Any:
-    """What a training from a published model keeps of it: all but classes and rates of dropout."""
+    """Return what a training keeps of a published model: all but classes and dropout rates."""
     backbone = model.get('backbone')
     kept = backbone if isinstance(backbone, Mapping) else {}
     kept = {key: value for key, value in kept.items() if key not in NOT_OF_WEIGHTS}
@@ -173,7 +171,7 @@ def _kept_of(model: Mapping[str, Any]) -> Any:
 
 
 def anchors_of(task: str, trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the anchors of a trained model, whose layers have learned them; {} without any.
+    """Return the anchor fields of a trained model, whose layers depend on them; {} without any.
 
     Raises:
         KeyError, TypeError, ValueError: The model has no such anchors.
@@ -190,7 +188,7 @@ def anchors_of(task: str, trained: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float:
-    """A finite number; else ``ValueError``."""
+    """Return a finite number; raise ``ValueError`` for other values."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f'{number} is no number')
@@ -198,7 +196,7 @@ def _number(value: Any) -> float:
 
 
 def without_classes(node: Any) -> Any:
-    """A model without what may differ between two data sets, as plain dicts and lists."""
+    """Return a model as plain data, without values that depend on the data set."""
     if isinstance(node, Mapping):
         return {
             key: without_classes(value) for key, value in node.items() if key not in _OF_CLASSES
@@ -207,7 +205,7 @@ def without_classes(node: Any) -> Any:
 
 
 def read_model(published: Published, classes: Sequence[str]) -> WholeModel:
-    """The model of a published config with heads for other classes."""
+    """Return the model of a published config with heads for other classes."""
     model, beside = _model_of(published.config, len(classes))
     licence = published_weights()[published.name].license
     remark = f'trunk, neck and heads of {published.weights} (licence: {licence})'
@@ -220,9 +218,7 @@ def read_model(published: Published, classes: Sequence[str]) -> WholeModel:
 
 
 def _model_of(cfg: Config, classes: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The model of a published config with other classes, and its ``data_preprocessor`` if that
-    stands beside it.
-    """
+    """Return the model of a published config with other classes, and its separate preprocessor."""
     model = cfg.model.to_dict()
     beside = cfg.data_preprocessor.to_dict() if 'data_preprocessor' in cfg else None
     if model['type'] == 'ImageClassifier':
@@ -242,7 +238,7 @@ def _model_of(cfg: Config, classes: int) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def _adapt(part: dict[str, Any], classes: int) -> None:
-    """Change the classes in a dict of a model, and what is of the publisher's machines."""
+    """Change the classes in a dict of a model, and settings of the publisher's machines."""
     part.pop('_scope_', None)
     if 'num_classes' in part:
         part['num_classes'] = classes
@@ -252,7 +248,7 @@ def _adapt(part: dict[str, Any], classes: int) -> None:
 
 
 def _adapt_segmentor(model: dict[str, Any], classes: int) -> None:
-    """Change the value of no class, and the padding of images to the publisher's size."""
+    """Change the value of "no class", and remove padding to the publisher's size."""
     for name in ('decode_head', 'auxiliary_head'):
         heads = model.get(name) or []
         for head in heads if isinstance(heads, list) else [heads]:
@@ -262,9 +258,7 @@ def _adapt_segmentor(model: dict[str, Any], classes: int) -> None:
 
 
 def _adapt_queries(model: dict[str, Any], classes: int) -> None:
-    """Predict instances, whatever the publisher's model does, on images without black squares: the
-    training has none.
-    """
+    """Make a model predict instances, without padding to squares, which the training lacks."""
     head = model['panoptic_head']
     head.pop('class_order', None)
     head.update(num_things_classes=classes, num_stuff_classes=0)

@@ -1,1 +1,1 @@
-"""Readers of labels and images, one file a form."""
+"""Readers of labels and images, with one file per format."""

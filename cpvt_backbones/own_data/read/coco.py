@@ -1,4 +1,4 @@
-"""Read a COCO JSON file as it is; :mod:`..check` judges what is in it."""
+"""Reads a COCO JSON file unchanged; :mod:`..check` judges its content."""
 
 import json
 import os
@@ -13,17 +13,20 @@ from ..dataset import Coco, Part, Report
 from ..files import LEFT_OUT, OTHER_SPELLING, Listings, files_in, path_problem, read_bytes
 
 LISTS = ('images', 'annotations', 'categories')
-SAMPLE = 20  # images of a JSON file that are looked for
+SAMPLE = 20  # number of images of a JSON file that are looked for
 PREDICTIONS = ('images.json', 'predictions.json')  # of tools/infer.py
 
 
 def read_coco(file: Path, images: Path, report: Report) -> Part:
-    """A COCO JSON file; ``InputError`` unless it has lists of images, annotations and categories.
+    """Read a COCO JSON file.
 
     Args:
         file: The JSON file.
-        images: Folder that the ``file_name`` of each image starts from.
-        report: Gets names that are spelt otherwise than those of the files.
+        images: Folder to which the ``file_name`` of each image is relative.
+        report: Receives names that are spelt differently from the files.
+
+    Raises:
+        InputError: The file lacks lists of images, annotations and categories.
     """
     content = read_json(file)
     if not isinstance(content, dict):
@@ -40,7 +43,7 @@ def read_coco(file: Path, images: Path, report: Report) -> Part:
 
 
 def _correct_names(entries: Sequence[Coco], file: Path, images: Path, report: Report) -> None:
-    """Give entries whose file is spelt otherwise on the disk the name of the file."""
+    """Use the spelling of the disk in entries whose file is spelt differently."""
     files = Listings()
     for image in entries:
         name = image.get('file_name')
@@ -53,7 +56,7 @@ def _correct_names(entries: Sequence[Coco], file: Path, images: Path, report: Re
 
 
 def _check_lists(content: Coco, file: Path) -> None:
-    """``InputError`` unless there are lists of images, annotations and categories."""
+    """Raise ``InputError`` unless there are lists of images, annotations and categories."""
     for key in LISTS:
         entries = content.get(key)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -64,12 +67,12 @@ def _check_lists(content: Coco, file: Path) -> None:
 
 
 def with_slashes(name: str) -> str:
-    """A ``file_name`` of Windows with slashes."""
+    """Replace the backslashes of a Windows ``file_name``."""
     return name.replace('\\', '/')
 
 
 def sample_names(entries: Sequence[Coco]) -> list[str]:
-    """About ``SAMPLE`` names of images, with slashes."""
+    """Return about ``SAMPLE`` names of images, with slashes."""
     names = [entry.get('file_name') for entry in entries]
     texts = [name for name in names if isinstance(name, str) and not path_problem(name)]
     found = [with_slashes(name) for name in texts]
@@ -77,9 +80,7 @@ def sample_names(entries: Sequence[Coco]) -> list[str]:
 
 
 def _check_root(entries: Sequence[Coco], file: Path, images: Path) -> None:
-    """``InputError`` if images that are not in the folder are all in one around it, or are there
-    by the last part of their names.
-    """
+    """Raise ``InputError`` if missing images are elsewhere: in a parent folder, or by file name."""
     sample = sample_names(entries)
     if not sample or any((images / name).exists() for name in sample):
         return
@@ -99,23 +100,26 @@ def _check_root(entries: Sequence[Coco], file: Path, images: Path) -> None:
 
 
 def read_json(file: Path) -> Any:
-    """The content of a JSON file; ``InputError`` if it is none."""
+    """Read a JSON file; raise ``InputError`` if it is not JSON."""
     try:
         return json.loads(read_bytes(file))
     except RecursionError:
         raise InputError(f'data: {file} is not read: its JSON is nested too deep') from None
     except InputError:
         raise
-    except ValueError as error:  # also of numbers of more than 4300 digits
+    except ValueError as error:  # also for numbers of more than 4300 digits
         raise InputError(f'data: {file} is not JSON: {error}') from None
 
 
 def read_predictions(folder: Path) -> Part:
-    """Objects that tools/infer.py found, as labels.
+    """Read objects found by ``cpvt infer`` as labels.
 
     Args:
-        folder: Its output folder, of a detector or instance segmentor. Paths of images that are
-            not absolute start from the current folder, as when they were predicted.
+        folder: Output folder of a detector or instance segmentor. Relative paths of images start
+            from the current folder, as in the prediction.
+
+    Raises:
+        InputError: The folder has no such predictions.
     """
     content, found = (read_json(folder / name) for name in PREDICTIONS)
     is_listed = isinstance(content, dict) and isinstance(found, list)
@@ -133,7 +137,7 @@ def read_predictions(folder: Path) -> Part:
 
 
 def note_unlisted(parts: Sequence[Part], report: Report) -> None:
-    """Note images in the folders of COCO files that no entry names."""
+    """Report images in the folders of COCO files that are not in any entry."""
     listed = set()
     for part in parts:
         for image in part.coco['images']:
@@ -147,9 +151,7 @@ def note_unlisted(parts: Sequence[Part], report: Report) -> None:
 
 
 def report_left_out(files: Sequence[Path], report: Report) -> None:
-    """Report the images of COCO files, maybe without annotations, that are neither training nor
-    validation data.
-    """
+    """Report images of COCO files that are neither training nor validation data."""
     for file in files:
         images = read_json(file)['images']
         for image in images if isinstance(images, list) else []:

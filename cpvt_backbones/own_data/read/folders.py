@@ -1,4 +1,4 @@
-"""Read images in a folder for each class."""
+"""Reads images from one folder per class."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -8,19 +8,19 @@ from PIL import Image
 from ..dataset import Coco, Part, Report
 from ..files import TRAIN, VALIDATION, files_in, is_image_folder, is_mask_folder, is_written
 
-# Folders of which classes may have the names, too: 'mask' of people, 'image' of documents.
+# Folder names that may also be classes: 'mask' for people, 'image' for documents.
 MAYBE_CLASSES = ('mask', 'gt', 'image', 'images', 'photos')
 SAMPLE, FEW_VALUES = 5, 32  # images, and values of a mask
-ALIKE = 0.8  # of the names in the smaller of two folders: they belong together
+ALIKE = 0.8  # share of names in the smaller of two folders that makes them belong together
 
 
 def read_folders(folder: Path, report: Report) -> Part:
-    """Images with the class (``label``) that their folder is named by.
+    """Read images whose class (``label``) is the name of their folder.
 
     Args:
-        folder: Has ``<class>/*.jpg``, or ``train/<class>/*.jpg`` and ``val/<class>/*.jpg`` (or
-            another folder of ``VALIDATION``).
-        report: Gets images that are skipped or refused.
+        folder: Folder with ``<class>/*.jpg``, or with ``train/<class>/*.jpg`` and
+            ``val/<class>/*.jpg`` (or another folder of ``VALIDATION``).
+        report: Receives images that are skipped or refused.
     """
     names = files_in(folder, report)
     tops = {name.partition('/')[0].lower() for name in names if '/' in name}
@@ -46,9 +46,9 @@ def read_folders(folder: Path, report: Report) -> Part:
 
 
 def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report) -> None:
-    """Refuse folders of images and of their masks, which are no classes.
+    """Refuse folders of images and of their masks, which are not classes.
 
-    The same file names in several folders are noted.
+    Equal file names in several folders are reported.
     """
     stems: dict[str, set[str]] = {}
     places: dict[str, str] = {}
@@ -80,26 +80,26 @@ def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report
 
 
 def _look_like_masks(images: Sequence[Coco], label: str, folder: Path) -> bool:
-    """True if the first images of a class folder have few values, of one number a pixel."""
+    """``True`` if the first images of a class folder have one channel and few values."""
     names = [image['file_name'] for image in images if image['label'] == label][:SAMPLE]
     for name in names:
         try:
             with Image.open(folder / name) as image:
                 if image.mode not in ('1', 'L', 'P') or image.getcolors(FEW_VALUES) is None:
                     return False
-        except Exception:  # a damaged file; the check says so
+        except Exception:  # a damaged file, which the check reports
             return False
     return True
 
 
 def _is_secondary(place: str) -> bool:
-    """True for VOC's and LabelMe's folders of instances and of pictures of masks."""
+    """``True`` for VOC's and LabelMe's folders of instances and of pictures of masks."""
     name = PurePosixPath(place).name.lower()
     return 'object' in name or 'visual' in name
 
 
 def _with_equal_names(stems: Mapping[str, set[str]]) -> set[str]:
-    """Folders whose file names are nearly those of another."""
+    """Find folders whose file names nearly equal those of another folder."""
     found = set()
     for name, mine in stems.items():
         for other, theirs in stems.items():

@@ -1,4 +1,4 @@
-"""Open every image once, as training does: size, damage, and range."""
+"""Opens every image once, like training: size, damage and range."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -27,24 +27,24 @@ from ..dataset import Part
 Size = tuple[int, int]  # width and height, px
 WORKERS = min(8, os.cpu_count() or 1)  # images that are decoded at a time
 SUBFILE_TAG = 254  # of TIFF: not 0 for overviews and masks
-HOT = 1e-3  # share of the pixels of an image that a sensor's faults may be
+HOT = 1e-3  # share of an image's pixels that may be sensor faults
 OF_8_BITS = (0, 255)
-SAMPLE = 500  # training images that mean and standard deviation are taken from
+SAMPLE = 500  # training images for mean and standard deviation
 
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What is known of an image file.
+    """Facts of an image file.
 
     Args:
-        size: Of the upright image, as training sees it.
-        stored: Size before EXIF's rotation.
-        orientation: EXIF's, 1 to 8; 1 is upright.
-        fault: Why training cannot read it.
-        range: Least and greatest value of an image of more than 8 bits.
-        bright: The value that all but ``HOT`` of its pixels are at most.
-        alpha: Has transparent pixels, or a fourth band that counts as transparency.
-        frames: Images in the file, of which the first is read.
+        size: Size of the upright image, as in training.
+        stored: Size before the EXIF rotation.
+        orientation: EXIF orientation, 1 to 8; 1 is upright.
+        fault: Reason why training cannot read it.
+        range: Minimum and maximum of an image of more than 8 bits.
+        bright: Value that all but the share ``HOT`` of its pixels do not exceed.
+        alpha: The image has transparent pixels, or a fourth band that counts as transparency.
+        frames: Number of images in the file, of which the first is read.
     """
 
     size: Size = (0, 0)
@@ -60,9 +60,9 @@ class ImageFacts:
 def inspect_images(
     paths: Sequence[Path], *, decode: bool = True, value_range: ValueRange | None = None
 ) -> dict[Path, ImageFacts]:
-    """Facts of each image, read in threads; with ``decode=False`` from its header alone.
+    """Read the facts of images in threads; with ``decode=False``, from their headers only.
 
-    With ``value_range``, each is read by it, as training does.
+    With ``value_range``, images are read like in training.
     """
 
     inspect = partial(inspect_image, decode=decode)
@@ -75,7 +75,7 @@ def inspect_images(
 
 @contextmanager
 def any_size() -> Iterator[None]:
-    """Let Pillow open images of any size: these are the user's own files."""
+    """Context in which Pillow opens images of any size, because they are the user's files."""
     limit = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None
     try:
@@ -85,9 +85,10 @@ def any_size() -> Iterator[None]:
 
 
 def too_large(size: Size) -> str:
-    """Why an image of this width and height is not decoded: training would need the memory; or ''.
+    """Return why an image of this width and height is not decoded, or ``''``.
 
-    Images of any size that fits are decoded: as many at a time as there are processors.
+    Training would need the memory, too. As many images are decoded at a time as there are
+    processors.
     """
     memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
     needed = size[0] * size[1] * DECODING_BYTES
@@ -100,7 +101,7 @@ def too_large(size: Size) -> str:
 
 
 def inspect_image(path: Path, *, decode: bool = True) -> ImageFacts:
-    """Facts of one image; a fault of the file is in ``fault``, nothing is raised."""
+    """Read the facts of an image; errors of the file go to ``fault``."""
     if problem := file_problem(path):
         return ImageFacts(fault=problem)
     if path.suffix.lower() == '.npy':
@@ -124,7 +125,7 @@ def inspect_image(path: Path, *, decode: bool = True) -> ImageFacts:
 
 
 def _other_bands(image: Image.Image) -> str:
-    """How a TIFF is read of which training would leave out bands, or refuse the values; or ''."""
+    """Return how to read a TIFF whose bands or values training would not use, or ``''``."""
     if image.format != 'TIFF':
         return ''
     if image.mode in ('F', 'I'):
@@ -140,7 +141,7 @@ def _other_bands(image: Image.Image) -> str:
 
 
 def count_frames(image: Image.Image) -> int:
-    """Images in an open file of Pillow, of which the first is read.
+    """Count the images in an open file of Pillow.
 
     Overviews and masks of a TIFF do not count, nor does the preview of a photograph.
     """
@@ -170,7 +171,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def upright_size(path: Path) -> Size:
-    """Width and height by the header, of a file that is read by its bands, too; else (0, 0)."""
+    """Return width and height from the header, also for files read by bands, else (0, 0)."""
     size = inspect_image(path, decode=False).size
     if size == (0, 0):
         with suppress(ImportError, OSError, ValueRangeError):
@@ -179,9 +180,9 @@ def upright_size(path: Path) -> Size:
 
 
 def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
-    """Decode with OpenCV, which is what the toolboxes train with."""
+    """Decode with OpenCV, like the toolboxes in training."""
     try:
-        # As IMREAD_COLOR, which training uses, but 16 bits are kept.
+        # Like IMREAD_COLOR in training, but with 16 bits.
         content = np.fromfile(path, np.uint8)
         pixels = cv2.imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     except (OSError, cv2.error) as error:
@@ -205,7 +206,7 @@ def _decode(path: Path, facts: ImageFacts) -> ImageFacts:
 
 
 def inspect_range(path: Path, value_range: ValueRange) -> ImageFacts:
-    """Facts of an image that is read by its bands and its range of values."""
+    """Read the facts of an image that is read by bands and range of values."""
     try:
         if problem := file_problem(path) or too_large(size_of(path)):
             return ImageFacts(fault=problem)
@@ -221,7 +222,7 @@ def inspect_range(path: Path, value_range: ValueRange) -> ImageFacts:
 
 
 def _why_not_read(path: Path) -> str:
-    """What is wrong with a file, or how it can be read: by its bands and range."""
+    """Return what is wrong with a file, or how to read it by bands and range."""
     with suppress(ImportError, OSError, ValueRangeError), open_raster(path) as raster:
         return _advice(raster.count, raster.dtype)
     try:
@@ -232,7 +233,7 @@ def _why_not_read(path: Path) -> str:
 
 
 def _advice(count: int, dtype: str) -> str:
-    """The options by which a file is read."""
+    """Return the options with which a file can be read."""
     is_deep, is_rgb = dtype != 'uint8', count in (1, 3)
     options = ['--range LOW HIGH'] if is_deep else []
     if not is_rgb or not is_deep:
@@ -243,18 +244,20 @@ def _advice(count: int, dtype: str) -> str:
 def choose_range(
     part: Part, limits: Sequence[float] | None, bands: Sequence[int] | None
 ) -> ValueRange:
-    """The options ``--range`` and ``--bands``, for files of the type of the first image.
+    """Make a value range from ``--range`` and ``--bands``, for files like the first image.
 
     Args:
         part: The training data.
-        limits: Of ``--range``; by default 0 and 255, of images of 8 bits.
-        bands: Of ``--bands``.
+        limits: Option ``--range``; by default 0 and 255, for 8-bit images.
+        bands: Option ``--bands``.
 
-    ``InputError`` if an option is not accepted or missing, or the first image cannot be read.
+    Raises:
+        InputError: An option is not accepted or missing, or the first image cannot be read.
     """
     low, high = limits or OF_8_BITS
     chosen = tuple(bands) if bands else None
-    ValueRange(low=low, high=high, dtype=DTYPES[0], bands=chosen)  # the options before the file
+    # Check the options before the file.
+    ValueRange(low=low, high=high, dtype=DTYPES[0], bands=chosen)
     names = [image['file_name'] for image in part.coco['images'] if image.get('file_name')]
     if not names:
         raise InputError(f'data: {part.source} has no images')
@@ -272,14 +275,17 @@ def choose_range(
 
 
 def mean_and_std(part: Part, value_range: ValueRange) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each band, of at most ``SAMPLE`` images, evenly chosen.
+    """Compute mean and standard deviation of each band, over at most ``SAMPLE`` images.
 
-    In the order of ``value_range.bands``, which must not be ``None``. Values are scaled to 0 to
-    255; pixels without data do not count. ``InputError`` for a band of one value only.
+    The order is that of ``value_range.bands``, which must not be ``None``. Values are scaled to 0
+    to 255, and pixels without data do not count.
+
+    Raises:
+        InputError: A band has only one value.
     """
 
     def counts(path: Path) -> np.ndarray:
-        """Number of pixels of each value of each band, (bands, 256)."""
+        """Count the pixels of each value in each band, (bands, 256)."""
         with open_raster(path) as raster:
             values = value_range.select(raster)
             image = value_range.convert(values, raster.nodata, raster.masked)

@@ -1,4 +1,4 @@
-"""Read masks that number the objects of an image."""
+"""Reads masks that number the objects of an image."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,21 +15,21 @@ from ..shapes import box_of_outline, rle_of
 from .masks import COLOUR, GREY, IGNORE, NODATA, in_one_piece, pair_masks, read_mask
 
 NO_OBJECT = (0, COLOUR)  # black, as index and as colour
-# Index and colour of borders between objects, and of pixels that nobody labelled.
+# Index and colour of borders between objects, and of unlabelled pixels.
 BORDERS = (IGNORE, COLOUR + GREY * IGNORE)
 Outlines = list[tuple[str, Any]]  # class and RLE of each object
 
 
 @dataclass
 class Numbered:
-    """The objects of an image.
+    """Objects in the masks of an image.
 
     Args:
-        size: Width and height of its masks, px; ``None`` if they cannot be read.
-        outlines: Objects.
-        borders: Pixels of 255 or white, which may be objects.
-        whole: True if the last object is in one piece; ``None`` without objects.
-        binary: A mask of 0 and 255 only, if there is one.
+        size: Width and height of its masks in px; ``None`` if they cannot be read.
+        outlines: The objects.
+        borders: Number of pixels of 255 or white, which may be objects.
+        whole: ``True`` if the last object is in one piece; ``None`` without objects.
+        binary: A mask with only 0 and 255, if any.
         deep: A mask has values above 255.
     """
 
@@ -44,16 +44,16 @@ class Numbered:
 def read_instances(
     images: Path, masks: Path, report: Report, *, classes: Path | None = None
 ) -> Part:
-    """Objects of masks in which each object has a value or colour of its own, as COCO JSON.
+    """Read objects, each with its own value or colour in a mask, as COCO JSON.
 
-    0 and black are no objects. 255 and white are none, which is noted; but 255 is one if a mask
-    of the set has greater values.
+    0 and black are not objects. Neither are 255 and white, which is reported; but 255 is an object
+    if a mask of the data has larger values.
 
     Args:
         images: Folder of images.
-        masks: Folder of masks of the only class; of several classes, has a folder for each class.
-        report: Gets files that are skipped or refused.
-        classes: File with one class name per line; by default the class is called ``object``.
+        masks: Folder of masks of a single class, or a folder with one subfolder per class.
+        report: Receives files that are skipped or refused.
+        classes: File with one class name per line; by default, the class is called ``object``.
     """
     names = read_lines(classes) if classes else ['object']
     folders = _folders(masks, names)
@@ -87,7 +87,7 @@ def read_instances(
 
 
 def _folders(masks: Path, names: Sequence[str]) -> dict[str, Path]:
-    """The folder of each class."""
+    """Return the folder of each class."""
     folders = {name: masks / name for name in names}
     missing = [str(folder) for folder in folders.values() if not folder.is_dir()]
     if not missing:
@@ -100,7 +100,7 @@ def _folders(masks: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def _read_all(found: Mapping[str, Mapping[str, Path]], report: Report) -> dict[str, Numbered]:
-    """The objects of each image; 255 is one where masks have greater values."""
+    """Read the objects of each image; 255 is an object if masks have larger values."""
     results: dict[str, Numbered] = {}
 
     def read(masks: Mapping[str, Path]) -> Numbered | Fault:
@@ -137,7 +137,7 @@ def _read_all(found: Mapping[str, Mapping[str, Path]], report: Report) -> dict[s
 def _refuse_class_maps(
     results: Mapping[str, Numbered], found: Mapping[str, Mapping[str, Path]], report: Report
 ) -> None:
-    """Refuse masks of one value in several pieces, if no image has two objects."""
+    """Refuse masks with one value in several pieces if no image has two objects."""
     if any(len(one.outlines) > 1 for one in results.values()):
         return
     single = {name: one for name, one in results.items() if one.outlines and one.whole is not None}
@@ -149,7 +149,7 @@ def _refuse_class_maps(
 
 
 def _read_masks(masks: Mapping[str, Path]) -> Numbered:
-    """The objects of the masks of an image."""
+    """Read the objects in the masks of an image."""
     found = Numbered()
     for name, path in masks.items():
         codes, nodata, _ = read_mask(path)

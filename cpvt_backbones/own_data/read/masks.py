@@ -1,4 +1,4 @@
-"""Pair images with masks, and read the pixels of masks as numbers."""
+"""Pairs images with masks, and reads the pixels of masks as numbers."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -27,11 +27,11 @@ NAME_FIRST = re.compile(rf'(.*\S)[\s,:]+{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}(?::
 NUMBERED = re.compile(r'(\d+)[\s,:]+(.*\S)')
 COLOUR_FIRST = re.compile(rf'{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}[\s,]+(.*\S)')
 IGNORE = 255  # class index of pixels without class
-COLOUR = 0x1000000  # added to a colour, to tell it from a class index
-GREY = 0x10101  # the colour of a grey of 1
-INDICES = 1 << 16  # class indices are below
-NODATA = INDICES  # code of pixels without data, whose value is no class index
-# Of Pillow: one number a pixel.
+COLOUR = 0x1000000  # added to a colour to distinguish it from a class index
+GREY = 0x10101  # step between grey colours
+INDICES = 1 << 16  # class indices are smaller
+NODATA = INDICES  # code of pixels without data, whose value is not a class index
+# Pillow's modes with one number per pixel.
 INDEX_MODES = ('1', 'L', 'P', 'I', 'I;16', 'I;16B', 'I;16L', 'F')
 COLOUR_MODES = ('RGB', 'RGBA', 'PA')
 BITS_TAG, FORMAT_TAG = 258, 339  # of TIFF
@@ -40,14 +40,14 @@ NODATA_TAG = 42113  # GDAL's, a number as text
 
 @dataclass(frozen=True)
 class MaskFacts:
-    """What is known of a mask file.
+    """Facts of a mask file.
 
     Args:
-        size: Width and height, px; ``None`` if it cannot be read.
-        values: Number of pixels of each value.
-        nodata: The value that it declares as ``nodata``, if that may be a class index.
-        missing: Number of pixels without data, whose value is no class index.
-        colours: RGB colours of its indices, of a file with a palette.
+        size: Width and height in px; ``None`` if it cannot be read.
+        values: Number of pixels by value.
+        nodata: Value that the file declares as ``nodata``, if it may be a class index.
+        missing: Number of pixels without data, whose value is not a class index.
+        colours: RGB colours of the indices in a file with a palette.
     """
 
     size: Size | None
@@ -59,7 +59,7 @@ class MaskFacts:
 
 @dataclass(frozen=True)
 class ClassNames:
-    """Names of classes of a file, and the RGB colour of each, or none."""
+    """Class names in a file, with the RGB colour of each, or without colours."""
 
     file: Path
     names: list[str]
@@ -67,11 +67,10 @@ class ClassNames:
 
 
 def read_classes(file: Path) -> ClassNames:
-    """Names of classes, one a line, and their colours, if each line has three numbers up to 255
-    too.
+    """Read class names, one per line, with colours if each line has three numbers up to 255.
 
-    A line is ``NAME``, ``NAME RED GREEN BLUE`` or ``RED GREEN BLUE NAME``; commas may separate,
-    too, as may the colons of CVAT's labelmap.txt. Names may be numbered from 0. ``# `` begins a
+    A line is ``NAME``, ``NAME RED GREEN BLUE`` or ``RED GREEN BLUE NAME``. Separators are spaces,
+    commas, or the colons of CVAT's labelmap.txt. Names may be numbered from 0. ``# `` begins a
     comment.
     """
     lines = [line for line in read_lines(file) if not line.startswith('# ')]
@@ -104,7 +103,7 @@ def read_classes(file: Path) -> ClassNames:
 
 
 def _unnumbered(lines: list[str]) -> list[str]:
-    """Names without their numbers, and without the heading of such a table.
+    """Remove numbers from names, and the heading of such a table.
 
     Roboflow writes ``Pixel Value, Class``, ``0, background``, ``1, cat``.
     """
@@ -117,13 +116,13 @@ def _unnumbered(lines: list[str]) -> list[str]:
 
 @dataclass
 class MaskedImages:
-    """Images with masks, whose values are not yet judged.
+    """Images with masks whose values are not checked yet.
 
     Args:
         part: The images.
-        masks: File of the mask of each image, by the image's ``file_name``.
+        masks: File of each image's mask, by the image's ``file_name``.
         facts: Size and values of each mask.
-        named: Names of the classes, of a file of the user.
+        named: Class names from a file of the user.
         palette: Masks with a palette are read by its colours.
     """
 
@@ -137,18 +136,18 @@ class MaskedImages:
 def read_masks(
     images: Path, masks: Path, report: Report, *, classes: Path | None = None
 ) -> MaskedImages:
-    """Pair images with masks of class indices or colours, and count the values of these.
+    """Pair images with masks of class indices or colours, and count the values.
 
     Args:
         images: Folder of images.
         masks: Folder of masks.
-        report: Gets files that are skipped or refused.
-        classes: File of names, see :func:`read_classes`.
+        report: Receives files that are skipped or refused.
+        classes: File of names; see :func:`read_classes`.
     """
     named = read_classes(classes) if classes else None
     pairs = pair_masks(files_in(images, report), files_in(masks, report), report, str(images))
     found = {name: masks / mask for name, mask in pairs.items()}
-    # Grey colours of names are values.
+    # Grey colours in the list of names are values.
     palette = named is not None and any(len({*colour}) > 1 for colour in named.colours)
     facts = inspect_masks([*found.values()], report, palette=palette)
     entries = []
@@ -166,12 +165,12 @@ def pair_masks(
     *,
     required: bool = True,
 ) -> dict[str, str]:
-    """The mask of each image: of the same path, or of the path and a separator (``a.jpg``,
-    ``a_mask.png``).
+    """Find the mask of each image by its path.
 
-    A mask of the longer image name is not that of the shorter (``img_1``, ``img_1_2``). The suffix
-    of the image may be part of the mask's name (``a.jpg.png``). Images with several masks are
-    refused, and images without mask if masks are ``required``.
+    The mask has the path of the image, maybe followed by a separator and text (``a.jpg``,
+    ``a_mask.png``). The longest image name decides (``img_1``, ``img_1_2``). The suffix of the
+    image may be part of the mask's name (``a.jpg.png``). Images with several masks are refused, and
+    also those without a mask if masks are ``required``.
     """
     bare = stems([*images, *masks])
     owners: dict[str, list[str]] = {}
@@ -208,14 +207,14 @@ def _candidates(
     masks: Collection[str],
     report: Report,
 ) -> dict[str, list[str]]:
-    """Masks of each image.
+    """List the masks of each image.
 
     Args:
-        owners: The images of each name, with and without suffix.
-        bare: Each name without its suffix.
+        owners: Images by name, with and without suffix.
+        bare: Names without suffix, by name.
         images: Names of all images.
         masks: Names of all masks.
-        report: Gets masks that are skipped, or spelt otherwise than their image.
+        report: Receives masks that are skipped, or spelt differently from their image.
     """
     candidates: dict[str, list[str]] = {image: [] for image in images}
     spellings = Spellings(owners)
@@ -232,7 +231,7 @@ def _candidates(
 
 
 def _owner(mask: str, owners: Collection[str], spellings: Spellings) -> str | None:
-    """The name of an image that a mask begins with, up to a separator; the longest counts."""
+    """Return the longest image name with which a mask's name begins, up to a separator."""
     ends = [match.start() for match in re.finditer(r'[_\-. ]', mask)]
     starts = [mask, *(mask[:end] for end in reversed(ends))]
     found = next((start for start in starts if start in owners), None)
@@ -245,7 +244,7 @@ def _owner(mask: str, owners: Collection[str], spellings: Spellings) -> str | No
 def inspect_masks(
     paths: Sequence[Path], report: Report, *, palette: bool = False
 ) -> dict[Path, MaskFacts]:
-    """Size and values of each mask, read in threads; see :func:`read_mask`."""
+    """Read size and values of masks in threads; see :func:`read_mask`."""
 
     def inspect(path: Path) -> MaskFacts | Fault:
         try:
@@ -269,12 +268,12 @@ def inspect_masks(
 
 
 class Mask(NamedTuple):
-    """A mask as it is stored.
+    """A mask as stored.
 
     Args:
         codes: (H, W) int32, class indices, or ``COLOUR`` plus the colour as one number.
-        nodata: The index that the file declares as ``nodata``, if any.
-        colours: RGB colours of the indices, of a file with a palette whose indices are read.
+        nodata: Index that the file declares as ``nodata``, if any.
+        colours: RGB colours of the indices in a file with a palette whose indices are read.
     """
 
     codes: np.ndarray
@@ -285,9 +284,11 @@ class Mask(NamedTuple):
 def read_mask(path: Path, *, palette: bool = False) -> Mask:
     """Read a mask, upright.
 
-    Of a file with a palette, the indices are read, or with ``palette`` the colours. Floats are
-    indices if they are whole; NaN, and ``nodata`` that is no index, become ``NODATA``.
-    ``Fault`` for a file that is no mask.
+    For a file with a palette, indices are read, or colours with ``palette``. Whole floats are
+    indices. NaN, and ``nodata`` that is not an index, become ``NODATA``.
+
+    Raises:
+        Fault: The file is not a mask.
     """
     if problem := file_problem(path):
         raise Fault('refused', 'masks that cannot be read (PNG and TIFF are accepted)', problem)
@@ -318,7 +319,7 @@ def read_mask(path: Path, *, palette: bool = False) -> Mask:
 
 
 def _check_file(file: Image.Image) -> None:
-    """``Fault`` for an open file that is no mask, or too large to decode."""
+    """Raise ``Fault`` for an open file that is not a mask, or too large to decode."""
     if problem := too_large(file.size):
         raise Fault('refused', 'masks too large to decode', problem)
     if file.format in ('JPEG', 'MPO'):
@@ -334,7 +335,7 @@ def _colours_of(mask: Image.Image) -> list[tuple[int, ...]]:
 
 
 def _read_other_tiff(path: Path) -> tuple[np.ndarray, float | None] | None:
-    """Values and ``nodata`` of a TIFF that Pillow does not read, such as float64."""
+    """Read values and ``nodata`` of a TIFF that Pillow does not support, such as float64."""
     if path.suffix.lower() in DRIVERS:
         with suppress(ImportError, OSError, ValueRangeError), open_raster(path) as raster:
             if raster.count == 1:
@@ -343,7 +344,7 @@ def _read_other_tiff(path: Path) -> tuple[np.ndarray, float | None] | None:
 
 
 def _values_of(mask: Image.Image, file: Image.Image) -> np.ndarray:
-    """The numbers of a mask, as they are stored."""
+    """Read the stored numbers of a mask."""
     values = np.asarray(mask)
     tags = getattr(file, 'tag_v2', {})
     bits, is_signed = tags.get(BITS_TAG, (8,))[0], tags.get(FORMAT_TAG, (1,))[0] == 2
@@ -357,7 +358,7 @@ def _values_of(mask: Image.Image, file: Image.Image) -> np.ndarray:
 
 
 def _nodata_of(file: Image.Image) -> float | None:
-    """The value of pixels without data that a GeoTIFF declares."""
+    """Return the ``nodata`` value that a GeoTIFF declares."""
     text = getattr(file, 'tag_v2', {}).get(NODATA_TAG)
     try:
         return None if text is None else float(str(text).strip('\0 '))
@@ -370,8 +371,10 @@ def _is_index(value: float) -> bool:
 
 
 def _as_codes(values: np.ndarray, nodata: float | None) -> tuple[np.ndarray, int | None]:
-    """Class indices, ``NODATA`` where a value is NaN, or ``nodata`` and no index; and ``nodata`` if
-    it is an index.
+    """Convert values to class indices, and NaN or ``nodata`` that is not an index to ``NODATA``.
+
+    Returns:
+        The indices, and ``nodata`` if it is an index.
     """
     missing = np.isnan(values)
     if nodata is not None and not _is_index(nodata):
@@ -392,7 +395,7 @@ def _as_codes(values: np.ndarray, nodata: float | None) -> tuple[np.ndarray, int
 
 
 def count_codes(codes: np.ndarray) -> dict[int, int]:
-    """Number of pixels of each value."""
+    """Count the pixels by value."""
     if codes.max() <= NODATA:
         counts = np.bincount(codes.ravel())
         return {value: int(counts[value]) for value in np.flatnonzero(counts).tolist()}
@@ -401,12 +404,12 @@ def count_codes(codes: np.ndarray) -> dict[int, int]:
 
 
 def no_class_of(count: int) -> int:
-    """Index of pixels without class in the maps of ``count`` classes: 255, or 65535 of 16 bits."""
+    """Return the index of pixels without class in maps of ``count`` classes: 255 or 65535."""
     return IGNORE if count <= IGNORE else INDICES - 1
 
 
 def translate(codes: np.ndarray, table: Mapping[int, int], no_class: int = IGNORE) -> np.ndarray:
-    """Class of each pixel, uint8 or uint16; ``no_class`` for values that are not in the table."""
+    """Map values to classes, uint8 or uint16; values outside the table become ``no_class``."""
     kind = np.uint8 if no_class == IGNORE else np.uint16
     if codes.max() <= NODATA:
         classes = np.full(NODATA + 1, no_class, kind)
@@ -420,27 +423,29 @@ def translate(codes: np.ndarray, table: Mapping[int, int], no_class: int = IGNOR
 
 
 def rgb_of(code: int) -> tuple[int, int, int]:
-    """Red, green and blue of a colour."""
+    """Return red, green and blue of a colour code."""
     return code >> 16 & 0xFF, code >> 8 & 0xFF, code & 0xFF
 
 
 def in_one_piece(where: np.ndarray) -> bool:
-    """True if nine tenths of the pixels of a mask, bool (H, W), are connected."""
+    """``True`` if nine tenths of the pixels of a mask, bool (H, W), are connected."""
     _, _, stats, _ = cv2.connectedComponentsWithStats(where.astype(np.uint8))
     return bool(stats[1:, cv2.CC_STAT_AREA].max() >= 0.9 * where.sum())
 
 
 def read_map(file: Path) -> np.ndarray:
-    """A class map (H, W) that was written: uint8, or uint16 of more than 255 classes."""
+    """Read a written class map (H, W): uint8, or uint16 for more than 255 classes."""
     classes = np.asarray(Image.open(file))
     return classes if classes.dtype == np.uint8 else classes.astype(np.uint16)
 
 
 def measure(classes: np.ndarray, count: int = IGNORE) -> np.ndarray:
-    """Pixels of each of ``count`` classes in a map (H, W), and pixel edges to others: (2, count +
-    1). The last are those of no class.
+    """Count pixels of each class in a map (H, W), and pixel edges to other classes.
 
-    The border of the map is no edge. That to pixels without class is one.
+    The border of the map is not an edge, but the border to pixels without class is one.
+
+    Returns:
+        (2, count + 1): areas and edges; the last column is that of pixels without class.
     """
     classes = np.where(classes == no_class_of(count), count, classes)
     counts = np.zeros((2, count + 1), np.int64)

@@ -1,4 +1,4 @@
-"""Recognise the form of data by the files."""
+"""Recognises the format of data by its files."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -23,8 +23,8 @@ from ..files import (
 from .coco import LISTS, read_json, sample_names
 from .yolo import NAME_FILES, YAML, find_yaml
 
-SAMPLE = 5  # files of a kind that are looked at
-# What is read in place of the program's own format.
+SAMPLE = 5  # number of files of a kind that are examined
+# Formats that are read instead of a program's own format.
 EXPORTS = {
     'CreateML': 'convert it to COCO JSON',
     'CVAT': 'export COCO 1.0 there, with images',
@@ -41,13 +41,13 @@ EXPORTS = {
 
 @dataclass
 class Form:
-    """A form of data, as on the command line.
+    """A format of data, as on the command line.
 
     Args:
-        kind: Name of the form.
+        kind: Name of the format.
         data: Its paths.
         val: Paths of ``--val``.
-        left_out: COCO files beside those, such as that of a test set.
+        left_out: Further COCO files, such as that of a test set.
     """
 
     kind: str
@@ -57,9 +57,10 @@ class Form:
 
 
 def recognise(paths: Sequence[Path]) -> Form:
-    """The form of the data at one or two paths.
+    """Recognise the format of the data at one or two paths.
 
-    ``InputError`` if it is none or not the only one.
+    Raises:
+        InputError: No format fits, or several do.
     """
     for path in paths:
         if not path.exists():
@@ -113,7 +114,7 @@ def _voc_file(folder: Path) -> list[Path]:
         try:
             tag = ET.fromstring(read_bytes(file)).tag
         except ET.ParseError:
-            tag = 'annotation'  # the reader says what is wrong
+            tag = 'annotation'  # the reader reports the error
         if tag == 'annotation':
             return [file]
     return []
@@ -136,7 +137,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _coco_files(folder: Path) -> tuple[list[Path], list[tuple[Path, list[str]]]]:
-    """COCO files, and files with images or annotations that lack other lists, with these."""
+    """Find COCO files, and similar files with the lists that they lack."""
     complete, partial = [], []
     for file in _files(folder, '.json'):
         content = _read(file)
@@ -153,7 +154,7 @@ def _words(path: Path, root: Path) -> set[str]:
 
 
 def _coco_form(folder: Path, files: Sequence[Path]) -> Form:
-    """The one JSON file, or those whose paths have the words train and val, each once."""
+    """Return the only JSON file, or those with the words train and val in their paths."""
     if len(files) == 1:
         return Form('coco', [files[0], images_of(files[0], folder)])
     train = [file for file in files if TRAIN in _words(file, folder)]
@@ -171,12 +172,13 @@ def _coco_form(folder: Path, files: Sequence[Path]) -> Form:
 
 
 def images_of(file: Path, root: Path) -> Path:
-    """The folder below ``root`` that has the images of a COCO file.
-
-    ``InputError`` unless there is one.
+    """Find the folder below ``root`` with the images of a COCO file.
 
     Of several, the folder of the file is taken, or the one whose path has the same words train and
     val.
+
+    Raises:
+        InputError: There is no such folder.
     """
     images = _read(file).get('images')
     sample = sample_names([image for image in images or [] if isinstance(image, dict)])
@@ -204,7 +206,7 @@ def images_of(file: Path, root: Path) -> Path:
 
 
 def _masks_form(folder: Path) -> Form | None:
-    """Two folders in ``folder``, of images and of masks."""
+    """Find two folders in ``folder``, of images and of masks."""
     children = [
         path
         for path in sorted(folder.iterdir())
@@ -218,11 +220,11 @@ def _masks_form(folder: Path) -> Form | None:
 
 
 def refuse_other_programs(folder: Path, find: Callable[[Path, str], Iterable[Path]]) -> None:
-    """``InputError`` for a folder with labels of another program.
+    """Raise ``InputError`` for a folder with labels of another program.
 
     Args:
-        folder: Of the data.
-        find: Lists the files of a suffix in it.
+        folder: Folder of the data.
+        find: Function that lists the files with a suffix in it.
     """
     programs = {'.json': _of_json, '.xml': _of_xml, '.csv': _of_csv}
     for suffix, program_of in programs.items():

@@ -1,4 +1,4 @@
-"""Read Pascal VOC files."""
+"""Reads Pascal VOC files."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from ..files import (
 )
 
 MASK_FOLDERS = ('SegmentationClass', 'SegmentationObject')  # VOC's own
-# Names of the lists of both parts, in ImageSets/Main: the first two that are there.
+# Names of both lists in ImageSets/Main; the first existing pair is used.
 LISTS = (*((TRAIN, other) for other in VALIDATION), ('trainval', 'test'))
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
 
@@ -34,19 +34,19 @@ def read_voc(
     lists: Sequence[str] | None = None,
     first_pixel: int | None = None,
 ) -> list[Part]:
-    """Boxes of Pascal VOC files as COCO JSON; paths of images are those in ``folder``.
+    """Read boxes of Pascal VOC files as COCO JSON; image paths are relative to ``folder``.
 
     Args:
-        folder: Has the .xml files and the images anywhere in it.
-        report: Gets files that are skipped or refused.
+        folder: Folder with .xml files and images anywhere in it.
+        report: Receives files that are skipped or refused.
         classes: Names of the classes; by default those that occur, sorted.
         lists: Names of files in ``ImageSets/Main``, without ``.txt``, that each list the images of
-            a part; by default the first pair of ``LISTS`` that is there.
-        first_pixel: Number of the first pixel of a side: 1, as VOC counts, or 0. By default 0 if a
-            left or upper corner is below 1, which VOC does not have; else 1.
+            a part; by default the first existing pair of ``LISTS``.
+        first_pixel: Number of the first pixel of a side: 1 in VOC, or 0. The default is 0 if a left
+            or upper corner is below 1, which VOC does not have; otherwise 1.
 
     Returns:
-        A part for each list, if all of them are there; else one part.
+        A part for each list if all exist, otherwise one part.
     """
     files = files_in(folder, report, ['.xml'])
     pictures = [name for name in files_in(folder, report) if not _is_drawn(name)]
@@ -79,7 +79,7 @@ def read_voc(
 def _find_first_pixel(
     objects: Sequence[Coco], images: Sequence[Coco], folder: Path, report: Report
 ) -> int:
-    """0 if a left or upper corner is below 1, with a note; else 1, as VOC counts."""
+    """Return 0, and report it, if a left or upper corner is below 1; otherwise 1, as in VOC."""
     found = [one for one in objects if 0 <= min(one['corners'][:2]) < 1]
     reason = (
         'boxes with a corner of 0: the corners of all boxes count pixels from 0, as programs other'
@@ -92,7 +92,7 @@ def _find_first_pixel(
 
 
 def _box_of(corners: Sequence[float], first_pixel: int) -> list[float]:
-    """Left, top, width and height, px.
+    """Convert corners to left, top, width and height in px.
 
     VOC counts pixels from 1 and includes the last one. Programs that count from 0 write the corners
     of the box.
@@ -107,7 +107,7 @@ def _box_of(corners: Sequence[float], first_pixel: int) -> list[float]:
 
 
 def _is_drawn(name: str) -> bool:
-    """True for masks, and for LabelMe's pictures of labels, such as in AnnotationsVisualization."""
+    """``True`` for masks, and for LabelMe's pictures of labels (AnnotationsVisualization)."""
     folders = PurePosixPath(name).parts[:-1]
     return any(part in MASK_FOLDERS or part.endswith('Visualization') for part in folders)
 
@@ -115,11 +115,11 @@ def _is_drawn(name: str) -> bool:
 def pair_files(
     labels: Sequence[str], images: Sequence[str], report: Report, folder: str
 ) -> dict[str, str]:
-    """The image of each label file: of the same name, and of those the one whose folder is nearest.
+    """Find the image of each label file: the one of the same name in the nearest folder.
 
-    The folder is the same; or one part of its path differs (``Annotations/1.xml``,
-    ``JPEGImages/1.jpg``); or there is one image of this name only. Images without label file are
-    skipped; label files without image, or with several, or with the image of another are refused.
+    The folder is the same, or one part of its path differs (``Annotations/1.xml``,
+    ``JPEGImages/1.jpg``), or only one image has this name. Images without label file are skipped.
+    Label files without image, with several, or with the image of another are refused.
     """
     by_name: dict[str, list[str]] = {}
     for image in images:
@@ -170,7 +170,7 @@ def _nearest(label: str, images: Sequence[str]) -> list[str]:
 
 
 def _read_file(file: Path, report: Report) -> tuple[Coco, list[Coco]]:
-    """Width and height that the file names (0 if it names none), and its objects."""
+    """Read width and height (0 if missing) and the objects of a file."""
     try:
         root = ET.fromstring(read_bytes(file))
         size = {key: int(float(root.findtext(f'size/{key}') or 0)) for key in ('width', 'height')}
@@ -199,7 +199,7 @@ def _read_file(file: Path, report: Report) -> tuple[Coco, list[Coco]]:
 
 
 def _read_object(element: ET.Element) -> Coco:
-    """One object, with ``corners``: left, top, right and bottom as they are written."""
+    """Read an object with ``corners``: left, top, right and bottom as written."""
     name = (element.findtext('name') or '').strip()
     if not name:
         raise Fault('refused', 'objects without name')
@@ -221,7 +221,7 @@ def _read_object(element: ET.Element) -> Coco:
 
 
 def _by_lists(part: Part, choices: Sequence[Sequence[str]], report: Report) -> list[Part]:
-    """Parts by the first of these lists of names that are all there in ``ImageSets/Main``."""
+    """Split by the first group of lists that all exist in ``ImageSets/Main``."""
     places = sorted(folder for folder in part.root.rglob('ImageSets/Main') if folder.is_dir())
     for names in choices:
         folders = [
@@ -253,7 +253,7 @@ def _by_lists(part: Part, choices: Sequence[Sequence[str]], report: Report) -> l
 
 
 def _listed(part: Part, file: Path, by_name: dict[str, list[Coco]], report: Report) -> Part:
-    """The images that a list names, a name (with spaces, maybe with suffix) a line."""
+    """Return the images in a list, with one name per line, maybe with spaces or a suffix."""
     images = []
     spellings = Spellings(by_name)
     lines = read_lines(file)

@@ -1,5 +1,6 @@
-"""Read data in the form of YOLO: data.yaml, and a class index and a box, or a polygon, a line, in
-shares of the image's sides.
+"""Reads YOLO data: data.yaml, and lines of a class index with a box or polygon.
+
+Coordinates are shares of the image's sides.
 """
 
 import os
@@ -34,23 +35,23 @@ from .images import Size, upright_size
 NAME_FILES = ('classes.txt', 'obj.names')
 DARKNET = 'obj.data'
 NULLS = ('', '~', 'null', 'Null', 'NULL')  # of YAML
-SLACK = 0.01  # by which a share may exceed 0 to 1
+SLACK = 0.01  # by which a coordinate may exceed 0 to 1
 YAML = ('.yaml', '.yml')
 
 
 def read_yolo(path: Path, report: Report) -> list[Part]:
-    """Boxes and polygons of YOLO's label files as COCO JSON.
+    """Read boxes and polygons of YOLO's label files as COCO JSON.
 
-    The label file of ``images/a.jpg`` is ``labels/a.txt``, or ``a.txt`` beside it; an image without
+    The label file of ``images/a.jpg`` is ``labels/a.txt``, or ``a.txt`` beside it. An image without
     one has no object.
 
     Args:
-        path: The data.yaml, or a folder with one, or with the obj.data of Darknet and of CVAT's
-            YOLO 1.1, or with classes.txt in it or in its ``labels``.
-        report: Gets files and lines that are skipped or refused.
+        path: The data.yaml, or a folder with it, with the obj.data of Darknet and CVAT's YOLO 1.1,
+            or with classes.txt in it or in its ``labels``.
+        report: Receives files and lines that are skipped or refused.
 
     Returns:
-        Training and validation data as data.yaml or obj.data name them; else one part.
+        Training and validation data of data.yaml or obj.data, otherwise one part.
     """
     config = path if path.suffix in YAML else find_yaml(path)
     polygons = False
@@ -71,10 +72,10 @@ def read_yolo(path: Path, report: Report) -> list[Part]:
 
 
 def read_darknet(file: Path, report: Report) -> tuple[list[str], dict[str, list[Path]]]:
-    """Names of the classes, and the images of training and validation, of an obj.data file.
+    """Read class names, and training and validation images, from an obj.data file.
 
     Its lines are ``train = data/train.txt`` and the like. Lists and images are found with and
-    without the folder ``data``, which CVAT writes and does not make.
+    without the folder ``data``, which CVAT writes in paths but does not create.
     """
     content = {}
     for line in read_lines(file):
@@ -106,7 +107,7 @@ def _images_of_darknet(place: str, file: Path, report: Report) -> list[Path]:
 
 
 def _locate_darknet(place: str, file: Path, *, is_image: bool = False) -> Path:
-    """A path of an obj.data file or of its lists; images may be missing, which the check says."""
+    """Locate a path of an obj.data file or of its lists; the check reports missing images."""
     name = with_slashes(place)
     found = [file.parent / name, file.parent / name.removeprefix('data/')]
     for path in found:
@@ -118,7 +119,7 @@ def _locate_darknet(place: str, file: Path, *, is_image: bool = False) -> Path:
 
 
 def _as_spelt(images: Sequence[Path], report: Report) -> list[Path]:
-    """Images of a list by the names of their files."""
+    """Return the images of a list with the spelling of their files."""
     files = Listings()
     spelt = []
     for image in images:
@@ -148,7 +149,7 @@ def _read_part(
     *,
     polygons: bool = False,
 ) -> Part:
-    """Images with their labels; ``polygons``: lines of six numbers or more are these."""
+    """Read images with their labels; with ``polygons``, lines of six or more numbers are these."""
     paths = [Path(os.path.abspath(path)) for path in images]
     root = Path(os.path.commonpath([path.parent for path in paths]))
     entries: list[Coco] = []
@@ -172,7 +173,7 @@ def _read_part(
             report.add(
                 'note', 'images without a label file: taken as images without objects', str(path)
             )
-        elif size != (0, 0):  # otherwise the check refuses the image
+        elif size != (0, 0):  # the check refuses other images
             entry.update(width=size[0], height=size[1])
             for one in read_labels(file, size, len(names), report, rows):
                 objects.append(dict(one, id=len(objects) + 1, image_id=entry['id']))
@@ -188,17 +189,17 @@ def _read_part(
 
 
 class TextFiles:
-    """Text files of folders, found whatever the case of ``.txt`` and the form of their accents."""
+    """Text files of folders, found regardless of the case of ``.txt`` and the form of accents."""
 
     def __init__(self) -> None:
         self._known: dict[Path, dict[str, Path]] = {}
 
     def text_files(self, folder: Path) -> list[Path]:
-        """Text files of a folder, sorted."""
+        """Return the sorted text files of a folder."""
         return sorted(self._listed(folder).values())
 
     def find(self, path: Path) -> Path:
-        """The text file that is there for a path; else the path."""
+        """Return the existing text file for a path, or the path itself."""
         return path if path.is_file() else self._listed(path.parent).get(_key(path.stem), path)
 
     def _listed(self, folder: Path) -> dict[str, Path]:
@@ -218,30 +219,30 @@ def _note_unused(used: Collection[Path], folders: TextFiles, report: Report) -> 
 
 
 def _key(name: str) -> str:
-    """A name with each accented letter as one character, as programs write it in one or two."""
+    """Normalise accented letters, which programs write as one or two characters."""
     return unicodedata.normalize('NFC', name)
 
 
 @dataclass
 class Rows:
-    """Lines of a part that are read as polygons, and those that fit boxes with more behind them.
+    """Lines read as polygons, and those that also fit boxes with keypoints or scores.
 
     Args:
-        lengths: Numbers in each line of a polygon.
-        fitting: Place of each line whose first numbers are a box that holds the others.
+        lengths: Number of numbers in each line of a polygon.
+        fitting: File and line of each line whose first numbers are a box that contains the others.
     """
 
     lengths: Counter[int] = field(default_factory=Counter)
     fitting: list[str] = field(default_factory=list)
 
     def add(self, numbers: Sequence[float], where: str) -> None:
-        """A line of a polygon, without its class."""
+        """Add a line of a polygon, without its class."""
         self.lengths[len(numbers)] += 1
         if is_box_with_more(numbers):
             self.fitting.append(where)
 
     def report(self, report: Report) -> None:
-        """Refuse lines that are all of one length, and all fit boxes with keypoints or scores."""
+        """Refuse lines that have the same length and all fit boxes with keypoints or scores."""
         if len(self.lengths) != 1 or len(self.fitting) < self.lengths.total():
             return
         reason = (
@@ -253,10 +254,10 @@ class Rows:
 
 
 def is_box_with_more(numbers: Sequence[float]) -> bool:
-    """True if the first four numbers are a box in its image that holds points behind it.
+    """``True`` if the first four numbers are a box in its image that contains the other points.
 
-    The points are x, y or x, y, visibility; points that are not labelled are 0, 0. Two numbers are
-    a score and a track of 0 or 1; lines of greater tracks are refused already.
+    The points are x, y or x, y, visibility; unlabelled points are 0, 0. Two numbers are a score and
+    a track of 0 or 1; lines with larger tracks are already refused.
     """
     x, y, width, height = numbers[:4]
     sides = x - width / 2, y - height / 2, x + width / 2, y + height / 2
@@ -282,7 +283,7 @@ def _is_keypoint(point: Sequence[float], sides: Sequence[float]) -> bool:
 
 
 def label_file(image: Path, folders: TextFiles) -> Path:
-    """Where the labels of an image are: in ``labels`` beside ``images``, or beside the image."""
+    """Return the label file of an image: in ``labels`` beside ``images``, or beside the image."""
     beside = folders.find(image.with_suffix('.txt'))
     parts = [*image.with_suffix('.txt').parts]
     for index in range(len(parts) - 2, -1, -1):
@@ -296,14 +297,14 @@ def label_file(image: Path, folders: TextFiles) -> Path:
 
 
 def read_labels(file: Path, size: Size, classes: int, report: Report, rows: Rows) -> list[Coco]:
-    """Annotations of a label file, without ids.
+    """Read the annotations of a label file, without ids.
 
     Args:
         file: The label file.
-        size: Width and height of the image, px.
+        size: Width and height of the image in px.
         classes: Number of classes.
-        report: Gets lines that are refused.
-        rows: Gets lines of polygons.
+        report: Receives refused lines.
+        rows: Receives lines of polygons.
     """
     found = []
     for number, line in enumerate(read_lines(file), 1):
@@ -320,8 +321,10 @@ def read_labels(file: Path, size: Size, classes: int, report: Report, rows: Rows
 
 
 def _read_line(line: str, size: Size, classes: int) -> tuple[Coco, list[float]]:
-    """An object of ``CLASS X Y WIDTH HEIGHT`` (of the centre), or ``CLASS X Y X Y X Y ...``; and
-    the numbers behind its class.
+    """Read ``CLASS X Y WIDTH HEIGHT`` (of the centre) or ``CLASS X Y X Y X Y ...``.
+
+    Returns:
+        The object, and the numbers after its class.
     """
     words = line.split()
     try:
@@ -361,9 +364,10 @@ def _read_line(line: str, size: Size, classes: int) -> tuple[Coco, list[float]]:
 
 
 def find_yaml(folder: Path) -> Path | None:
-    """The one YAML file with ``names`` in a folder.
+    """Return the only YAML file with ``names`` in a folder; ``None`` without one.
 
-    ``None`` if there is none, ``InputError`` if there are several.
+    Raises:
+        InputError: There are several.
     """
     found = [
         path
@@ -378,7 +382,7 @@ def find_yaml(folder: Path) -> Path | None:
 
 
 class _TextLoader(yaml.BaseLoader):
-    """Reads every value as text: 16:9, 007, 1.10 and no are names."""
+    """YAML loader that reads all values as text, because 16:9, 007, 1.10 and no are names."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -387,9 +391,12 @@ class _TextLoader(yaml.BaseLoader):
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """The content of a YAML file, all its values as they are written; ``{}`` if it is no mapping.
+    """Read a YAML file with all values as text; ``{}`` if it is not a mapping.
 
-    Aliases are refused: a few of them make gigabytes.
+    Aliases are refused, because a few of them can expand to gigabytes.
+
+    Raises:
+        InputError: The file is not YAML.
     """
     try:
         content = yaml.load(read_text(file), Loader=_TextLoader)  # runs nothing
@@ -401,7 +408,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 
 def names_of_yaml(content: Mapping[str, Any], file: Path) -> list[str]:
-    """Names of the classes in order of their index; ``InputError`` if they are not accepted."""
+    """Return class names in the order of their index; ``InputError`` if they are not accepted."""
     if 'kpt_shape' in content:
         raise InputError(f'data: {file} is of keypoints; boxes and polygons are accepted')
     names = content.get('names')
@@ -422,7 +429,7 @@ def names_of_yaml(content: Mapping[str, Any], file: Path) -> list[str]:
 
 
 def groups_of_yaml(content: Mapping[str, Any], file: Path, report: Report) -> dict[str, list[Path]]:
-    """The images of training and validation, by the file and the key that name them."""
+    """Return the images of training and validation, by the file and key that list them."""
     content = {key: None if value in NULLS else value for key, value in content.items()}
     keys = ['train', *(key for key in VALIDATION if content.get(key))][:2]
     groups = {}
@@ -438,7 +445,7 @@ def groups_of_yaml(content: Mapping[str, Any], file: Path, report: Report) -> di
 
 
 def _places(key: str, content: Mapping[str, Any], file: Path) -> list[str]:
-    """Folders and lists of images of a set."""
+    """Return folders and lists of images of a data set."""
     value = content.get(key)
     places = [value] if isinstance(value, str) else value
     if not isinstance(places, list) or not places:
@@ -451,17 +458,17 @@ def _places(key: str, content: Mapping[str, Any], file: Path) -> list[str]:
 def _report_left_out(
     places: Sequence[str], content: Mapping[str, Any], file: Path, report: Report
 ) -> None:
-    """Report the images of a set that is neither training nor validation data."""
+    """Report the images of a data set that is neither for training nor for validation."""
     for place in places:
-        with suppress(FileNotFoundError):  # Roboflow names folders that it does not write
+        with suppress(FileNotFoundError):  # Roboflow lists folders that it does not write
             for path in _images_of(_locate(place, content, file), Report()):
                 report.add('skipped', LEFT_OUT, str(path))
 
 
 def _locate(place: str, content: Mapping[str, Any], file: Path) -> Path:
-    """A path in data.yaml: from its ``path``, or from the folder of the file.
+    """Locate a path of data.yaml, relative to its ``path`` or to the folder of the file.
 
-    Also without a leading ``../``.
+    It is also tried without a leading ``../``.
     """
     bases = [file.parent / with_slashes(str(content.get('path') or '')), file.parent]
     names = [place, place.removeprefix('../')]
@@ -476,7 +483,7 @@ def _locate(place: str, content: Mapping[str, Any], file: Path) -> Path:
 
 
 def _listed(folder: Path, line: str) -> Path:
-    """The image of a line of a list, which Windows writes with backslashes."""
+    """Return the image of a line in a list; Windows writes backslashes."""
     path = folder / line
     return path if path.exists() or '\\' not in line else folder / with_slashes(line)
 

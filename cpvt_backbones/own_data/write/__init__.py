@@ -1,1 +1,1 @@
-"""All that is written: in the folder of the config, whatever labels say."""
+"""Writers, which write only to the folder of the config."""

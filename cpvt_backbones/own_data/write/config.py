@@ -1,8 +1,8 @@
-"""Write a config: a few lines that inherit bases, and the JSON file of their values.
+"""Writes a config: a few lines that inherit bases, and a JSON file with their values.
 
-mmengine substitutes ``{{...}}`` in the source of a config before Python parses it, so that a class
-name or path in the source could run as code. All text of the data stands in a JSON file, as
-``own_data``, which the bases read.
+mmengine substitutes ``{{...}}`` in the source of a config before Python parses it, so a class name
+or path in the source could run as code. So all text of the data is in a JSON file, as ``own_data``,
+which the bases read.
 """
 
 import json
@@ -27,14 +27,14 @@ from .data import write_json
 VALUES = 'data.json'  # beside the recipe
 SAFE_STEM = re.compile(r'\w[\w .+=@,-]*')
 BASES = 'configs/_base_/own_data'
-# Files of BASES for each task. The last inherits the others.
+# Files of BASES by task; the last one inherits the others.
 BASES_OF = {
     'detector': ('iterations.py', 'objects.py'),
     'instance segmentor': ('iterations.py', 'objects.py'),
     'segmentor': ('iterations.py', 'segmentor.py'),
     'classifier': ('classifier.py',),
 }
-# Of a recipe's data sets, losses and dataloaders: what belongs to its data and not to the task.
+# Parts of a recipe that belong to its data and not to the task.
 OF_ITS_DATA = (
     'data_root',
     'ann_file',
@@ -64,14 +64,14 @@ def write_config(
     about: str,
     whole: WholeModel | None = None,
 ) -> None:
-    """Write a config, and to the folder of its name the bases and the JSON that it inherits.
+    """Write a config, and its bases and JSON file to the folder of its name.
 
     Args:
         task: A key of ``BASES_OF``.
-        values: Of the JSON file, as of :func:`..decide.values.values_of`.
-        file: The config, of a name that :func:`check_out` accepts.
-        about: The training images in a line, without text of the data.
-        whole: The model, in place of the recipe's.
+        values: Content of the JSON file, from :func:`..decide.values.values_of`.
+        file: The config, with a name that :func:`check_out` accepts.
+        about: One line about the training images, without text from the data.
+        whole: The model, instead of the recipe's.
 
     Raises:
         InputError: A text has ``{{`` or is not Unicode, or the config, loaded again, has other
@@ -108,7 +108,7 @@ def write_config(
 
 
 def check_out(file: Path) -> None:
-    """``InputError`` for a name that does not stand in a config as it is."""
+    """Raise ``InputError`` for a file name that would change inside a config."""
     if file.suffix != '.py':
         raise InputError(f'--out: must be FILE.py, got {str(file)!r:.200}')
     if not SAFE_STEM.fullmatch(file.stem):
@@ -120,10 +120,10 @@ def check_out(file: Path) -> None:
 
 
 def check_text(text: str, where: str) -> None:
-    """``InputError`` for text that does not survive in configs.
+    """Raise ``InputError`` for text that would change inside a config.
 
-    mmengine writes the values of a config as Python source to the folder of a training and to its
-    checkpoints, where ``{{...}}`` is substituted when they are read.
+    mmengine writes config values as Python source to the work directory and to checkpoints, and
+    substitutes ``{{...}}`` when it reads them.
     """
     if '{{' in text:
         raise InputError(
@@ -136,7 +136,7 @@ def check_text(text: str, where: str) -> None:
 
 
 def _texts_of(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Every text in plain data, with the keys that lead to it."""
+    """Yield all texts in plain data, with the keys that lead to them."""
     if isinstance(value, str):
         yield where, value
     elif isinstance(value, dict):
@@ -149,7 +149,7 @@ def _texts_of(value: Any, where: str) -> Iterator[tuple[str, str]]:
 
 
 def _compare(file: Path, own_data: Mapping[str, Any]) -> None:
-    """``InputError`` if a config has other names and paths than were meant."""
+    """Raise ``InputError`` if a config, loaded again, has other names and paths."""
     from mmengine.config import Config
 
     config = Config.fromfile(file, import_custom_modules=False)
@@ -169,18 +169,18 @@ def _compare(file: Path, own_data: Mapping[str, Any]) -> None:
 
 
 def work_dir(config: Path) -> str:
-    """Folder of the checkpoints, from the folder in which the training is started."""
+    """Return the folder of the checkpoints, relative to where the training is started."""
     return f'work_dirs/{config.stem}'
 
 
 def read_recipe(task: str, whole: WholeModel | None = None) -> dict[str, Any]:
-    """The recipe of a task, resolved, without its data and the variables of its files.
+    """Read the resolved recipe of a task, without its data and the variables of its files.
 
     ``whole`` replaces its model.
     """
     from mmengine.config import Config
 
-    # Not its custom_imports: they import the toolbox.
+    # Without its custom_imports, which import the toolbox.
     recipe = Config.fromfile(repository_file(RECIPES[task]), import_custom_modules=False).to_dict()
     kept = {key: value for key, value in recipe.items() if key in READ_KEYS}
     for part in dicts_of([*kept.values()]):
@@ -195,7 +195,7 @@ def read_recipe(task: str, whole: WholeModel | None = None) -> dict[str, Any]:
 
 
 def assignment(name: str, value: Any) -> str:
-    """A line of Python, wrapped at 100 columns, that gives a name to a plain value."""
+    """Format an assignment of a plain value in Python, wrapped at 100 columns."""
     indent = ' ' * len(f'{name} = ')
     text = pformat(value, width=100 - len(indent), sort_dicts=False)
     return f'{name} = {text}\n'.replace('\n', f'\n{indent}').rstrip(' ')
@@ -204,18 +204,18 @@ def assignment(name: str, value: Any) -> str:
 def anchors_to_keep(
     task: str, pretrained: Pretrained | None, config: Path
 ) -> dict[str, Any] | None:
-    """Fields of the anchors of a training that the config can go on with as a whole.
+    """Return the anchor fields of a training whose whole model the config can load.
 
-    The anchors stay those of the training, because the layers of the boxes have learned them.
+    The anchors must not change, because the layers of the boxes depend on them.
 
     Args:
         task: A key of ``BASES_OF``.
-        pretrained: The backbone of other weights than shipped ones, if of a training's checkpoint.
+        pretrained: Backbone of weights that are not shipped, from a training's checkpoint.
         config: The config, written for this backbone.
 
     Returns:
-        The fields, of a segmentor or classifier none; ``None`` if the config has another model than
-        the training had, classes and anchors apart.
+        The fields, which are empty for segmentors and classifiers; ``None`` if the models of config
+        and training differ in more than classes and anchors.
     """
     from mmengine.config import Config
 

@@ -1,4 +1,4 @@
-"""Write what a config trains on: JSON files, lists, class maps and tiles, in one folder."""
+"""Writes the data of a config to one folder: JSON files, lists, class maps and tiles."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ MAPS = 'masks'  # folder of the class maps
 
 
 def write_list(names: Iterable[str], path: Path) -> str:
-    """Write one name a line; returns the absolute path."""
+    """Write one name per line; return the absolute path."""
     with atomic_write(path) as file:
         file.write(''.join(f'{name}\n' for name in names).encode())
     return str(path.resolve())
@@ -46,9 +46,9 @@ def write_json(content: Any, path: Path, *, indent: int | None = None) -> Path:
 
 
 def write_report(report: Report, file: Path) -> str:
-    """Write a CSV file of every entry, and return words that name it.
+    """Write a CSV file of all entries, and return a text that names it.
 
-    Without an entry, or a class that the printed table lacks, they are ''.
+    The text is ``''`` if there are no entries and the printed table has all classes.
     """
     if not report.is_long:
         file.unlink(missing_ok=True)  # of an earlier call
@@ -62,7 +62,7 @@ def write_report(report: Report, file: Path) -> str:
 def write_objects(
     settings: Settings, folder: Path, *, value_range: ValueRange | None = None
 ) -> dict[str, Any]:
-    """Write COCO JSON of both parts, and their tiles; returns names and paths for the config."""
+    """Write COCO JSON of both parts, and tiles; return names and paths for the config."""
     parts = settings.parts
     if settings.tiles:
         parts = []
@@ -78,7 +78,7 @@ def write_objects(
 def write_map_lists(
     settings: Settings, folder: Path, *, value_range: ValueRange | None = None
 ) -> dict[str, Any]:
-    """Write lists of images, and tiles of these and their maps; returns names and paths."""
+    """Write lists of images, and tiles of images and class maps; return names and paths."""
     maps, images = folder / MAPS, settings.parts[0].root
     write_json(describe_labels(settings.classes), maps / CLASSES)
     if settings.tiles:
@@ -98,7 +98,7 @@ def write_map_lists(
 
 
 def write_labels(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Write lists of images and the indices of their classes; returns names and paths."""
+    """Write lists of images with class indices; return names and paths."""
     classes = [*settings.classes]
     images = str(settings.parts[0].root.resolve())
     texts: dict[str, Any] = dict(classes=tuple(classes), images=images)
@@ -112,7 +112,7 @@ def write_labels(settings: Settings, folder: Path) -> dict[str, Any]:
 
 
 def _write_classes(classes: Sequence[str], folder: Path) -> None:
-    """Write the names that the lists of a folder number."""
+    """Write the class names for the numbers in the lists of a folder."""
     lists = [folder / f'{name}.txt' for name in PARTS]
     write_json(describe_labels(classes, lists), folder / CLASSES)
 
@@ -125,26 +125,26 @@ def write_class_maps(
     *,
     value_range: ValueRange | None = None,
 ) -> tuple[list[np.ndarray], float]:
-    """Write ``<file name of the image>.png`` for each image of the parts: class indices, 255 for no
-    class, or 65535 in 16 bits of more than 255 classes.
+    """Write the class map of each image as ``<file name of the image>.png``.
 
-    Pixels of which a TIFF or JPEG 2000 image has no data are of no class.
+    "No class" is 255, or 65535 in the 16-bit maps of more than 255 classes. Pixels without data in
+    a TIFF or JPEG 2000 image have no class.
 
     Args:
         images: Images with masks.
-        classes: Of the masks.
+        classes: Classes of the masks.
         parts: The images that are used.
         target: Folder of the maps.
-        value_range: How images of more than 8 bits are read.
+        value_range: Conversion of images of more than 8 bits.
 
     Returns:
-        The counts of each map of the first part, as of :func:`..read.masks.measure`, and the share
-        of pixels without data in all maps.
+        Counts of each map in the first part, from :func:`..read.masks.measure`, and the share of
+        pixels without data in all maps.
     """
     no_class = no_class_of(len(classes.names))
 
     def write(name: str) -> tuple[np.ndarray, int, int]:
-        """Counts, number of pixels without data, and of all."""
+        """Return the counts, the number of pixels without data, and the number of pixels."""
         codes = read_mask(images.masks[name], palette=images.palette).codes
         indices = translate(codes, classes.table, no_class)
         height, width = indices.shape

@@ -1,10 +1,10 @@
-"""Files of a config that replace those of an earlier call together.
+"""Replaces all files of an earlier config together.
 
-A config, its lists of labels and its class maps belong together: the numbers of one and the names
-of another would misname every label. All files are first written to ``.part`` in the folder of the
-config. At the end the earlier config is removed, the files are renamed, and the new config is
-written last. Whenever a call ends, there is the earlier config with its files, the new one with
-its own, or none.
+A config, its lists of labels and its class maps belong together, because numbers of one and names
+of another would mislabel everything. All files are first written to ``.part`` in the folder of the
+config. At the end, the earlier config is removed, the files are renamed, and the new config is
+written last. So at any time there is the earlier config with its files, the new one with its files,
+or none.
 """
 
 import os
@@ -25,7 +25,7 @@ from ..files import RECIPE
 
 PART, LOCK = '.part', '.lock'
 REPORT = 'check.csv'
-# What a call writes to the folder of its config; all else there is a user's.
+# Names that a call writes to the folder of its config; other files belong to the user.
 WRITTEN = (
     RECIPE,
     'iterations.py',
@@ -46,12 +46,12 @@ WRITTEN = (
 
 @dataclass(frozen=True)
 class Draft:
-    """A config and its folder, while they are written.
+    """A config and its folder while they are written.
 
     Args:
-        out: The config, as it will be.
-        config: The config that is written; it has its final name, and inherits from ``folder``.
-        folder: The folder in which the files are written.
+        out: Final path of the config.
+        config: The config being written; it has its final name and inherits from ``folder``.
+        folder: Folder in which the files are written.
     """
 
     out: Path
@@ -59,7 +59,7 @@ class Draft:
     folder: Path
 
     def final(self, texts: dict[str, Any]) -> dict[str, Any]:
-        """Return names and paths, in which paths of ``folder`` are those after the renaming."""
+        """Return names and paths, with paths in ``folder`` as they are after the renaming."""
         old = str(self.folder.resolve())
         new = str(self.out.with_suffix('').resolve())
         changed = {}
@@ -70,11 +70,11 @@ class Draft:
 
 
 def check_folder(folder: Path, data: Sequence[Path]) -> None:
-    """``InputError`` for a folder of a config that has other files than those of an earlier call.
+    """Raise ``InputError`` if the folder of a config has files that no earlier call wrote.
 
     Args:
-        folder: Folder of the name of the config.
-        data: Paths of the user's data, which must lie elsewhere.
+        folder: Folder with the name of the config.
+        data: Paths of the user's data, which must be elsewhere.
     """
     for path in data:
         if path.resolve().is_relative_to(folder.resolve()):
@@ -98,10 +98,10 @@ def check_folder(folder: Path, data: Sequence[Path]) -> None:
 
 @contextmanager
 def replacing(out: Path) -> Iterator[Draft]:
-    """Context with a :class:`Draft`, whose files replace those of an earlier call at the end.
+    """Context with a :class:`Draft` whose files replace those of an earlier call at the end.
 
-    If the block raises, the earlier config and its files stay as they are. Files of a call that was
-    killed are removed.
+    If the block raises, the earlier config and its files do not change. Files of a killed call are
+    removed.
 
     Raises:
         InputError: Another call writes this config.
@@ -126,13 +126,13 @@ def replacing(out: Path) -> Iterator[Draft]:
 
 
 def _move(draft: Draft, folder: Path) -> None:
-    """Replace the files of an earlier call, while there is no config that names them."""
+    """Replace the files of an earlier call while no config refers to them."""
     draft.out.unlink(missing_ok=True)
     flush_to_disk(draft.out.parent)
     earlier = folder / PART / 'earlier'
     earlier.mkdir()
     for name in WRITTEN:
-        if (folder / name).exists() and name != RECIPE:  # which tells that the folder is ours
+        if (folder / name).exists() and name != RECIPE:  # which marks the folder as ours
             (folder / name).rename(earlier / name)
     for path in sorted(draft.folder.iterdir(), key=lambda path: path.name != RECIPE):
         path.replace(folder / path.name)

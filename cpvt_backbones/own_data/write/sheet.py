@@ -1,4 +1,4 @@
-"""A picture of images with their labels, as the training sees them."""
+"""Picture of images with their labels, as in training."""
 
 import json
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ NO_CLASS = (128, 128, 128)  # RGB
 
 @dataclass
 class Labelled:
-    """An image file and its labels, as :func:`.draw_prediction` takes them."""
+    """An image file and its labels for :func:`.draw_prediction`."""
 
     file: Path
     labels: dict[str, Any]
@@ -43,13 +43,13 @@ class Labelled:
 def write_sheet(
     task: str, texts: dict[str, Any], file: Path, *, value_range: ValueRange | None = None
 ) -> Path:
-    """Draw up to 12 images with their labels, read from the files that the config names.
+    """Draw up to 12 images with their labels, read from the files of the config.
 
     Args:
-        task: Of the config, such as ``'detector'``.
+        task: Task of the config, such as ``'detector'``.
         texts: Names and paths of the data.
         file: The picture, .jpg.
-        value_range: How images of more than 8 bits are read.
+        value_range: Conversion of images of more than 8 bits.
 
     Returns:
         The file.
@@ -65,7 +65,7 @@ def write_sheet(
     for part in MOST:
         for one in _labelled(task, texts, part):
             image = value_range.read(one.file) if value_range else _read(one.file)
-            if image is None:  # headers alone were checked
+            if image is None:  # only headers were checked
                 pictures.append((UNREAD, f'{part}: {one.file.name} cannot be decoded'))
                 continue
             preview = fit_to_sheet(make_preview(image))
@@ -77,7 +77,7 @@ def write_sheet(
 
 
 def _labelled(task: str, texts: dict[str, Any], part: str) -> list[Labelled]:
-    """Images of a part, evenly chosen, with their labels."""
+    """Choose images of a part evenly, with their labels."""
     if task in ('detector', 'instance segmentor'):
         coco = json.loads(Path(texts[part]).read_bytes())
         root = Path(texts[f'{part}_images'])
@@ -96,7 +96,7 @@ def _labelled(task: str, texts: dict[str, Any], part: str) -> list[Labelled]:
 
 
 def _with_objects(coco: Coco, root: Path, count: int, *, outlines: bool) -> list[Labelled]:
-    """Images of COCO JSON; those that have objects, if there are any."""
+    """Choose images of COCO JSON, with objects if there are any."""
     objects: dict[int, list[Coco]] = {image['id']: [] for image in coco['images']}
     for one in coco['annotations']:
         objects[one['image_id']].append(one)
@@ -122,18 +122,18 @@ def _with_objects(coco: Coco, root: Path, count: int, *, outlines: bool) -> list
 
 
 def _spread(items: Sequence[Any], count: int) -> list[Any]:
-    """At most ``count`` items, at equal distances."""
+    """Choose at most ``count`` items at equal distances."""
     chosen = np.linspace(0, len(items) - 1, min(count, len(items)))
     return [items[round(index)] for index in chosen.tolist()]
 
 
 def _class_map(file: Path, count: int) -> dict[str, Any]:
-    """A class map of ``count`` classes, in which no class is ``count``."""
+    """Read a class map of ``count`` classes; "no class" becomes ``count``."""
     classes = read_map(file)
     return dict(seg_map=np.where(classes == no_class_of(count), count, classes).astype(np.int64))
 
 
 def _read(file: Path) -> np.ndarray | None:
-    """An image as training reads it, upright and BGR; ``None`` if it is damaged."""
+    """Read an image like training, upright and BGR; ``None`` if it is damaged."""
     content = np.fromfile(file, np.uint8)
     return cv2.imdecode(content, cv2.IMREAD_COLOR) if content.size else None

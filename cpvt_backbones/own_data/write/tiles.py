@@ -1,4 +1,4 @@
-"""Cut images and class maps into tiles."""
+"""Cuts images and class maps into tiles."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ QUALITY = 95  # of the JPEG files
 def write_tiles(tiles: Tiles, folder: Path, *, value_range: ValueRange | None = None) -> Part:
     """Write tiles of images, and return them with their objects.
 
-    Tiles are JPEG files; with ``value_range``, NumPy files with the values of the image.
+    Tiles are JPEG files, or, with ``value_range``, NumPy files with the values of the image.
     """
 
     if 'annotations' in tiles.coco:
@@ -69,14 +69,14 @@ def _write_images(
 
 
 def _read_image(source: Path) -> np.ndarray:
-    """As training reads images: upright, 8 bits."""
+    """Read an image like training: upright, 8 bits."""
     pixels = cv2.imdecode(np.fromfile(source, np.uint8), cv2.IMREAD_COLOR)
     assert pixels is not None  # the check has decoded it
     return pixels
 
 
 def _read_values(source: Path, value_range: ValueRange) -> np.ndarray:
-    """Values of all bands; pixels without data, which NumPy files lack, become LOW or less."""
+    """Read all bands; pixels without data, which NumPy files cannot mark, become LOW or less."""
     with open_raster(source) as raster:
         pixels = raster.read(range(1, raster.count + 1))
         missing = raster.missing(pixels)
