@@ -1,6 +1,5 @@
 """Restores data, schedule, gradients and random numbers of a resumed training."""
 
-from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -45,14 +44,12 @@ class Schedule:
 
     def __init__(self, runner: Runner) -> None:
         self._states = [dict(one.state_dict()) for one in _schedules(runner)]
-        self._groups = [deepcopy(group) for group in self._options(runner)]
-
-    @staticmethod
-    def _options(runner: Runner) -> Iterator[dict[str, Any]]:
-        """Options of each parameter group."""
-        for _, wrapper in wrappers_of(runner):
-            for group in wrapper.param_groups:
-                yield {key: value for key, value in group.items() if key != 'params'}
+        self._groups = [
+            deepcopy(_options(group))
+            for _, wrapper in wrappers_of(runner)
+            for group in wrapper.param_groups
+        ]
+        self._start = self._moments(runner)
 
     def follow(self, runner: Runner, *, moved: bool) -> bool:
         """Continue a resumed training with the config's schedule, not the checkpoint's.
@@ -69,17 +66,24 @@ class Schedule:
         """
         resumed = self._moments(runner)
         if any(map(_needs_metrics, _schedules(runner))) and not moved:
-            own = [*self._states, *self._groups]
-            pairs = zip(own, resumed, strict=True)
+            pairs = zip(self._start, resumed, strict=True)
             if all(_same(_definition(left), _definition(right)) for left, right in pairs):
                 return False
         self.rebuild(runner)
         return moved or not _same(resumed, self._moments(runner))
 
     def _moments(self, runner: Runner) -> list[dict[str, Any]]:
-        """Current state of the schedules and options of the optimizers."""
+        """Current state of the schedules and options of the optimizers.
+
+        mmengine has a further group for the rate in its log, which FSDP does not save.
+        """
         states = [dict(one.state_dict()) for one in _schedules(runner)]
-        return deepcopy([*states, *self._options(runner)])
+        groups = [
+            _options(group)
+            for _, wrapper in wrappers_of(runner)
+            for group in wrapper.optimizer.param_groups
+        ]
+        return deepcopy([*states, *groups])
 
     def rebuild(self, runner: Runner) -> None:
         """Set rates and schedules to the config's values for the runner's epoch and iteration."""
@@ -101,6 +105,10 @@ class Schedule:
             if epochs and iteration % length == 0 and iteration // length <= runner.epoch:
                 for one in by_epoch:
                     one.step()
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != 'params'}
 
 
 def _needs_metrics(schedule: Any) -> bool:

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from cpvt_backbones.checkpoints import CheckpointError
 
 from .prediction_by_size import TestLoopBySize, ValLoopBySize
-from .resuming import Schedule, resume_data, samples_per_iteration, shown_rates
+from .resuming import PROGRESS, Schedule, resume_data, samples_per_iteration, shown_rates
 from .saving import save_durably
 from .seeding import SeededBatches, SeededIterLoop, with_seeded_batches
 from .training_checks import TrainingCheckHook
@@ -167,7 +167,9 @@ class ResumableRun(_Runner):
         mmengine then counts updates and times from the new iteration.
         """
         runner: Any = self
-        before, batch = runner.iter, samples_per_iteration(runner)
+        # FlexibleRunner counts one more when it saves a checkpoint again with the best score.
+        saved = runner.message_hub.runtime_info.get(PROGRESS) or {}
+        before, batch = saved.get('iter', runner.iter), samples_per_iteration(runner)
         to_skip = resume_data(runner, batch=batch)
         self.read_before = (runner.iter, to_skip * batch)
         if schedule.follow(runner, moved=runner.iter != before):
