@@ -1,4 +1,4 @@
-"""Averaged weights: any length of a training, the better of both as best, exact resuming."""
+"""Averaged weights: any length of a training, and the better of both as best."""
 
 import time
 from pathlib import Path

@@ -4,38 +4,14 @@ from copy import deepcopy
 
 import pytest
 import torch
-from mmengine.model import BaseModel
+from short_runs import Regression, run
 from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError
-from cpvt_backbones.engine import (
-    DurableCheckpointHook,
-    ResumableFlexibleRunner,
-    ResumableRunner,
-    WarmupEMAHook,
-)
+from cpvt_backbones.engine import ResumableFlexibleRunner, ResumableRunner, WarmupEMAHook
 from cpvt_backbones.engine.training_checks import check_checkpoint
 
-ITERATIONS, BATCH, ACCUMULATED = 10, 2, 3
-
-
-class Model(BaseModel):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
-        self.unused = nn.Linear(2, 2)
-
-    def forward(self, inputs, mode):
-        loss = self.head(torch.stack(inputs)).square().mean()
-        return dict(loss=loss) if mode == 'loss' else [loss]
-
-
-class Data(torch.utils.data.Dataset):
-    def __len__(self):
-        return 2 * BATCH
-
-    def __getitem__(self, index):
-        return dict(inputs=torch.full((3,), float(index)))
+ITERATIONS = 10
 
 
 @pytest.fixture(scope='module', params=[ResumableRunner, ResumableFlexibleRunner])
@@ -43,30 +19,24 @@ def stopped(request, tmp_path_factory):
     """A training of ten iterations, between two updates of the weights, and its checkpoint."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp('stopped')
-    schedule = dict(type='CosineAnnealingLR', by_epoch=False, T_max=20, eta_min=1e-4)
-    collate = dict(type='pseudo_collate')
-    sampler = dict(type='InfiniteSampler', shuffle=True)
-    runner = request.param(
-        model=Model(),
-        work_dir=str(folder),
-        train_dataloader=dict(
-            batch_size=BATCH, dataset=Data(), sampler=sampler, collate_fn=collate
-        ),
-        train_cfg=dict(by_epoch=False, max_iters=ITERATIONS + 1),
+    model = Regression(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)))
+    model.unused = nn.Linear(2, 2)
+    runner = run(
+        folder,
+        iterations=ITERATIONS + 1,
+        kind=request.param,
+        model=model,
+        optimizer=dict(type='AdamW', lr=0.1, weight_decay=0.01),
         optim_wrapper=dict(
-            optimizer=dict(type='AdamW', lr=0.1, weight_decay=0.01),
-            accumulative_counts=ACCUMULATED,
-            paramwise_cfg=dict(norm_decay_mult=0.0, custom_keys={'head': dict(lr_mult=0.5)}),
+            accumulative_counts=3,
+            paramwise_cfg=dict(norm_decay_mult=0.0, custom_keys={'layer': dict(lr_mult=0.5)}),
         ),
-        param_scheduler=[schedule, dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=4)],
-        default_hooks=dict(checkpoint=DurableCheckpointHook(interval=ITERATIONS, by_epoch=False)),
-        custom_hooks=[dict(type='WarmupEMAHook')],
-        randomness=dict(seed=0),
-        default_scope='mmengine',
-        log_level='WARNING',
-        experiment_name=f'stopped_{request.param.__name__}',
+        schedule=[
+            dict(type='CosineAnnealingLR', by_epoch=False, T_max=20, eta_min=1e-4),
+            dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=4),
+        ],
+        hooks=[dict(type='WarmupEMAHook')],
     )
-    runner.train()
     runner._resume, runner._load_from = True, 'edited one.pth'
     return torch.load(folder / f'iter_{ITERATIONS}.pth', weights_only=False), runner
 
@@ -95,7 +65,7 @@ def drop(*path):
 
 NAN = float('nan')
 GROUP, STATE = ('optimizer', 'param_groups', 0), ('optimizer', 'state', 0)
-AVERAGE, WEIGHT = 'ema_state_dict', 'head.0.weight'
+AVERAGE, WEIGHT = 'ema_state_dict', 'layer.0.weight'
 
 
 def of_nan(value):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from test_resuming import run
+from short_runs import run
 
 from cpvt_backbones.checkpoints import CheckpointError, newest_checkpoint, read_checkpoint
 

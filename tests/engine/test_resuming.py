@@ -6,163 +6,14 @@ import os
 
 import pytest
 import torch
-from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import Hook
 from mmengine.logging import MMLogger
-from mmengine.model import BaseModel
 from mmengine.runner import FlexibleRunner, Runner
-from torch import nn
+from short_runs import SAMPLES, Damage, Numbered, Stop, StopAfter, run
 
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.engine import DurableCheckpointHook, ResumableFlexibleRunner, ResumableRunner
 from cpvt_backbones.engine.training_checks import NotFiniteError
-
-SAMPLES = 16
-
-
-class Regression(BaseModel):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 1)
-
-    def forward(self, inputs, data_samples=None, mode='loss'):
-        loss = self.layer(torch.stack(inputs)).square().mean()
-        return dict(loss=loss) if mode == 'loss' else [loss]
-
-
-class Numbered(torch.utils.data.Dataset):
-    """Samples that note when they are read; the numbers are those of the shuffled order."""
-
-    def __init__(self):
-        self.read = []
-
-    def __len__(self):
-        return SAMPLES
-
-    def __getitem__(self, index):
-        self.read.append(index)
-        image = torch.randn(3, generator=torch.Generator().manual_seed(index))
-        return dict(inputs=image, data_samples=Sample(f'photos/{index}.jpg'))
-
-
-class Sample:
-    def __init__(self, path):
-        self.img_path = path
-
-
-class Score(BaseMetric):
-    def process(self, data_batch, data_samples):
-        self.results.append(float(data_samples[0]))
-
-    def compute_metrics(self, results):
-        return dict(score=-sum(results))
-
-
-class Rates(Hook):
-    """Notes the learning rate of each iteration."""
-
-    def __init__(self):
-        self.rates = {}
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        self.rates[runner.iter] = runner.optim_wrapper.get_lr()['lr'][0]
-
-
-class Stop(Exception):
-    pass
-
-
-class StopAfter(Hook):
-    """Ends the process of a training after so many iterations, without a checkpoint."""
-
-    priority = 'LOWEST'
-
-    def __init__(self, iteration):
-        self.iteration = iteration
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        if runner.iter + 1 == self.iteration:
-            raise Stop
-
-
-class Damage(Hook):
-    """Sets a weight to a value before or after an iteration."""
-
-    def __init__(self, value, *, before=None, after=None):
-        self.value, self.before, self.after = value, before, after
-
-    def _set(self, runner):
-        with torch.no_grad():
-            runner.model.layer.weight[0, 0] = self.value
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        if runner.iter + 1 == self.before:
-            self._set(runner)
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        if runner.iter + 1 == self.after:
-            self._set(runner)
-
-
-_runs = 0
-
-
-def run(
-    folder,
-    *,
-    epochs=None,
-    iterations=None,
-    batch_size=2,
-    schedule=(),
-    optimizer=None,
-    hooks=(),
-    checkpoint=None,
-    validate=False,
-    seed=0,
-    clip=None,
-    kind=ResumableRunner,
-    **options,
-):
-    """Train in this process; the runner, whose ``read`` and ``rates`` tell what it did."""
-    global _runs
-    _runs += 1
-    rates = Rates()
-    loader = dict(batch_size=batch_size, dataset=Numbered())
-    loader['sampler'] = dict(type='DefaultSampler' if epochs else 'InfiniteSampler', shuffle=True)
-    loader['collate_fn'] = dict(type='pseudo_collate')
-    if validate:
-        in_order = dict(type='DefaultSampler', shuffle=False)
-        options['val_dataloader'] = dict(loader, batch_size=4, dataset=Numbered(), sampler=in_order)
-        options |= dict(val_cfg={}, val_evaluator=Evaluator(Score()))
-    by_epochs = dict(by_epoch=True, max_epochs=epochs)
-    by_iterations = dict(by_epoch=False, max_iters=iterations)
-    hook = dict(interval=1 if epochs else 10, by_epoch=bool(epochs)) | (checkpoint or {})
-    optim_wrapper = dict(optimizer=optimizer or dict(type='SGD', lr=0.1, momentum=0.9))
-    if clip is not None:
-        optim_wrapper['clip_grad'] = dict(max_norm=clip)
-    runner = kind(
-        model=Regression(),
-        work_dir=str(folder),
-        train_dataloader=loader,
-        train_cfg=by_epochs if epochs else by_iterations,
-        optim_wrapper=optim_wrapper,
-        param_scheduler=[dict(one) for one in schedule] or None,
-        default_hooks=dict(checkpoint=DurableCheckpointHook(**hook)),
-        custom_hooks=[rates, *hooks],
-        randomness=dict(seed=seed),
-        default_scope='mmengine',
-        log_level='WARNING',
-        experiment_name=f'resuming_{_runs}',
-        **options,
-    )
-    runner.rates = rates.rates
-    try:
-        runner.train()
-    except Stop:
-        pass
-    runner.read = runner.train_dataloader.dataset.read
-    return runner
-
 
 KINDS = [ResumableRunner, ResumableFlexibleRunner]
 
@@ -273,15 +124,6 @@ def test_a_longer_training_by_epochs(convert, tmp_path):
         assert rate == pytest.approx(whole.rates[iteration], rel=1e-9), iteration
 
 
-def test_an_unchanged_schedule_is_resumed_without_a_word(tmp_path, warnings):
-    options = dict(iterations=20, schedule=warm_cosine(20))
-    whole = run(tmp_path / 'whole', **options)
-    run(tmp_path / 'run', hooks=[StopAfter(13)], **options)
-    resumed = run(tmp_path / 'run', resume=True, **options)
-    assert resumed.rates == {k: v for k, v in whole.rates.items() if k >= 10}
-    assert not [line for line in warnings if line.startswith('resume: ')]
-
-
 @pytest.mark.parametrize('schedule', [warm_cosine, poly_and_momentum])
 def test_an_edited_schedule_is_made_again_from_the_config(schedule, tmp_path, warnings):
     options = dict(iterations=20, schedule=schedule(20))
@@ -308,56 +150,6 @@ def test_a_config_without_a_seed_resumes_in_the_same_order(tmp_path):
     assert sorted(order[:16]) == sorted(order[16:32]) == list(range(16))
 
 
-def test_a_validation_that_was_missed_is_made_after_the_resume(tmp_path):
-    """A training that was killed in its last validation still gets its score and its best
-    checkpoint.
-    """
-
-    class Killed(Hook):
-        def before_val(self, runner):
-            if runner.epoch == 2:
-                raise Stop
-
-    options = dict(epochs=2, validate=True, optimizer=dict(type='SGD', lr=0.01))
-    options |= dict(checkpoint=dict(save_best='score', rule='greater'))
-    run(tmp_path / 'whole', **options)
-    run(tmp_path / 'run', hooks=[Killed()], **options)
-    assert [file.name for file in (tmp_path / 'run').glob('best_*')] == ['best_score_epoch_1.pth']
-    run(tmp_path / 'run', resume=True, **options)
-    for folder in ('whole', 'run'):
-        best = [file.name for file in (tmp_path / folder).glob('best_*')]
-        assert best == ['best_score_epoch_2.pth']
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_a_resumed_schedule_is_stepped_once(kind, tmp_path, warnings):
-    """FlexibleRunner loads a checkpoint at another moment than Runner."""
-    schedule = [dict(type='CosineAnnealingLR', T_max=8, by_epoch=True, begin=0, end=8)]
-    options = dict(epochs=8, schedule=schedule, kind=kind, checkpoint=dict(max_keep_ckpts=-1))
-    whole = run(tmp_path, **options)
-    start = str(tmp_path / 'epoch_3.pth')
-    resumed = run(tmp_path / 'resumed', resume=True, load_from=start, **options)
-    assert resumed.rates == {step: rate for step, rate in whole.rates.items() if step >= 24}
-    assert torch.equal(resumed.model.layer.weight, whole.model.layer.weight)
-    assert resumed.read == whole.read[3 * SAMPLES :]
-    assert not [line for line in warnings if line.startswith('resume: ')]
-
-
-@pytest.mark.parametrize('by_epoch', [True, False])
-@pytest.mark.parametrize('kind', KINDS)
-def test_a_checkpoint_that_is_saved_with_the_best_one_counts_right(kind, by_epoch, tmp_path):
-    """mmengine saves it again after the validation, when FlexibleRunner counts one epoch more."""
-    saving = dict(save_best='score', rule='greater', max_keep_ckpts=-1)
-    options = dict(validate=True, kind=kind, optimizer=dict(type='SGD', lr=0.01))
-    options |= dict(checkpoint=saving)
-    options |= dict(epochs=3) if by_epoch else dict(iterations=30)
-    whole = run(tmp_path, **options)
-    start = 'epoch_2.pth' if by_epoch else 'iter_20.pth'
-    resumed = run(tmp_path / 'resumed', resume=True, load_from=str(tmp_path / start), **options)
-    assert [*resumed.rates] == [*whole.rates][16 if by_epoch else 20 :]
-    assert torch.equal(resumed.model.layer.weight, whole.model.layer.weight)
-
-
 @pytest.mark.parametrize('kind', KINDS)
 def test_other_classes_are_not_resumed(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(Numbered, 'metainfo', dict(classes=('a', 'b')), raising=False)
@@ -382,9 +174,7 @@ def test_a_best_checkpoint_that_a_kill_has_left_is_deleted(metric, tmp_path):
     options = dict(validate=True, optimizer=dict(type='SGD', lr=0.01))
     options |= dict(checkpoint=dict(save_best=metric, rule='greater'))
     other = tmp_path / 'run' / 'best_recall_epoch_1.pth'  # of another metric
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), 'DurableCheckpointHook', Killed)
-        run(tmp_path / 'run', epochs=3, **options)
+    run(tmp_path / 'run', epochs=3, hook_type=Killed, **options)
     names = [file.name for file in sorted((tmp_path / 'run').glob('best_*'))]
     assert names == ['best_score_epoch_1.pth', 'best_score_epoch_2.pth']
     other.write_bytes((tmp_path / 'run' / names[0]).read_bytes())
@@ -428,7 +218,12 @@ def test_a_gradient_norm_that_is_not_finite_ends_the_training(tmp_path):
                 runner.model.layer.weight.register_hook(lambda gradient: gradient * float('inf'))
 
     with pytest.raises(NotFiniteError, match='the gradient norm is (nan|inf) in iteration 7'):
-        run(tmp_path, iterations=20, hooks=[Overflow()], clip=1.0)
+        run(
+            tmp_path,
+            iterations=20,
+            hooks=[Overflow()],
+            optim_wrapper=dict(clip_grad=dict(max_norm=1.0)),
+        )
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):

@@ -12,25 +12,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import cv2
 import matplotlib.pyplot
 import torch
 import torch._dynamo
 import torch.distributed
+import torchvision
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, METRICS, MODELS, RUNNERS
-from mmengine.runner import FlexibleRunner, Runner
+from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data._utils import worker as data_worker
 
-import cpvt_backbones  # noqa: F401  registers the hook
+import cpvt_backbones.engine.launch  # noqa: F401  registers the hook and CPUAmpOptimWrapper
 from cpvt_backbones import CPVT
-from cpvt_backbones.engine.launch import _use_gloo
 
 # Imported before the forks, not after each.
-PRELOADED = (matplotlib.pyplot, torch._dynamo)
+PRELOADED = (cv2, matplotlib.pyplot, torch._dynamo, torchvision)
 # Seconds after which a data loader's worker sees that its training was killed; by default 5.
 data_worker.MP_STATUS_CHECK_INTERVAL = 0.1
 ITERATIONS, EPOCHS, LENGTH = 16, 2, 16
@@ -169,13 +170,13 @@ def config(
             val_cfg={},
             val_evaluator=dict(type='MeanScore'),
         )
-    optimizer = dict(type='AdamW', lr=1e-3)
+    optimizer = dict(type='AdamW', lr=1e-3, weight_decay=0.05)
     flexible: dict[str, Any] = {}
     if strategy is not None:
         flexible = dict(strategy=dict(type=strategy), env_cfg=dict(dist_cfg=dict(backend='gloo')))
     if strategy == 'ResumableFSDPStrategy':
         # Not AdamW: without a GPU, torch saves its second average in place of both.
-        optimizer = dict(type='SGD', lr=0.1, momentum=0.9)
+        optimizer = dict(type='SGD', lr=0.1, momentum=0.9, weight_decay=0.05)
         flexible['strategy'].update(
             model_wrapper=dict(
                 device_id='cpu', use_orig_params=True, auto_wrap_policy='wrap_blocks'
@@ -195,6 +196,7 @@ def config(
                 type='CPUAmpOptimWrapper' if amp else 'OptimWrapper',
                 optimizer=optimizer,
                 accumulative_counts=accumulate,
+                paramwise_cfg=dict(norm_decay_mult=0.0),  # a group of each parameter
             ),
             param_scheduler=[
                 dict(type='CosineAnnealingLR', T_max=ITERATIONS, by_epoch=False, eta_min=1e-5)
@@ -229,7 +231,7 @@ def start_processes(cfg: Config) -> None:
     os.environ['LOCAL_RANK'] = str(rank)
     cfg.launcher = 'pytorch'
     if 'strategy' not in cfg:
-        _use_gloo(cfg)
+        cfg.model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None)
 
 
 def train(cfg: Config, *, resume: bool = False) -> Runner:
@@ -237,9 +239,6 @@ def train(cfg: Config, *, resume: bool = False) -> Runner:
     torch.set_num_threads(1)
     if cfg.processes > 1:
         start_processes(cfg)
-    Runner._log_env = FlexibleRunner._log_env = lambda *_: (
-        None
-    )  # it starts compilers to ask for their versions
     register_backend('local', SlowBackend, prefixes='', force=True)
     cfg.resume = resume
     cfg.experiment_name = (

@@ -32,11 +32,9 @@ from runs import (
     final_state,
     train,
 )
-from tiny import assert_equal_leaves
+from tiny import assert_equal_leaves, only
 
 from cpvt_backbones.engine.checkpoint_hook import EXIT_PREEMPTED, INTERRUPTED, POINTER
-
-pytestmark = pytest.mark.full
 
 SETTINGS = {
     'iterations': dict(),
@@ -48,11 +46,9 @@ SETTINGS = {
     'two processes': dict(by_epoch=True, validate=True, processes=2),
     'mixed precision': dict(by_epoch=True, accumulate=3, average=True, amp=True),
     'strategy, epochs': dict(
-        by_epoch=True, validate=True, average=True, strategy='SingleDeviceStrategy'
+        by_epoch=True, validate=True, average=True, workers=2, strategy='SingleDeviceStrategy'
     ),
-    'strategy, iterations': dict(
-        accumulate=3, validate=True, workers=2, strategy='SingleDeviceStrategy'
-    ),
+    'strategy, iterations': dict(accumulate=3, validate=True, strategy='SingleDeviceStrategy'),
     'FSDP of two processes': dict(
         by_epoch=True, validate=True, processes=2, strategy='ResumableFSDPStrategy'
     ),
@@ -91,47 +87,57 @@ def whole(tmp_path_factory):
 
 
 def assert_resumes(folder, expected, **options):
+    """Without a word: nothing of the config or the checkpoint is another."""
     assert run(folder, **options).finish() == 0, folder.with_suffix('.log').read_text()
     assert_equal_leaves(expected, final_state(folder))
+    assert 'resume: ' not in folder.with_suffix('.log').read_text()
 
 
-def kill_and_resume(folder, expected, *, event, kills, most, first, **options):
-    """Kill trainings at occurrences of an event, each resuming the one before, until ``kills`` are
-    done.
+def kill_and_resume(folder, expected, kills, *, event=STEP, **options):
+    """Kill a training at the given occurrences of an event, each time resumed, then let it end.
 
-    The first kill is at the occurrence ``first``, those after it at random ones of at most
-    ``most``.
+    If it ends before a kill, that is the first one of the next training.
     """
-    rng, done, rounds = random.Random(kills), 0, 0
-    while done < kills:
+    kills, rounds = [*kills], 0
+    while kills:
         rounds += 1
         run_folder = folder / f'round_{rounds}'
-        while done < kills:
+        while kills:
             process = run(run_folder, **options)
-            if not process.wait(event, rng.randint(1, most) if done else first):
+            if not process.wait(event, kills[0]):
                 assert process.finish() == 0, run_folder.with_suffix('.log').read_text()
                 break
             process.kill()
             assert process.finish() == -signal.SIGKILL
-            done += 1
+            del kills[0]
         assert_resumes(run_folder, expected, **options)
 
 
-FEW_OR_MANY = pytest.mark.parametrize(
-    'kills',
-    [1, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
-    ids=['few', 'many'],
+MANY = pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+
+
+def moments(first, count, most):
+    return [*first, *random.Random(count).choices(range(1, most + 1), k=count - len(first))]
+
+
+@pytest.mark.parametrize('kills', [2, MANY], ids=['few', 'many'])
+@pytest.mark.parametrize(
+    'setting', only('epochs, averaged weights', 'strategy, iterations', of=SETTINGS)
 )
-
-
-@FEW_OR_MANY
-@pytest.mark.parametrize('setting', SETTINGS)
 def test_killed_trainings_end_as_whole_ones(setting, kills, whole, tmp_path):
-    """Killed in an iteration, or first in the validation that follows the first checkpoint."""
-    options = SETTINGS[setting] | dict(event=STEP, kills=kills, most=14, first=11)
-    kill_and_resume(tmp_path, whole(setting), **options)
+    """Killed after the first validation, when its checkpoint was saved again, then in a later one.
+
+    By epochs, that is the last one. Without validation, killed in two iterations.
+    """
+    options = SETTINGS[setting]
+    first = [11, 5]
+    if options.get('validate'):  # of eight batches, with averaged weights twice
+        iterations = 8 if options.get('by_epoch') else 4
+        first = [iterations + 8 * (1 + options.get('average', False)) + 2, 11]
+    kill_and_resume(tmp_path, whole(setting), moments(first, kills, 14), **options)
 
 
+@pytest.mark.full
 def test_fsdp_resumes_no_classes_in_another_order_and_no_other_layers(tmp_path):
     """Its processes have parts of the weights, so a checkpoint is compared in another way."""
     options, folder = SETTINGS['FSDP of two processes'], tmp_path / 'run'
@@ -158,19 +164,22 @@ def test_fsdp_resumes_no_classes_in_another_order_and_no_other_layers(tmp_path):
         assert text in log.read_text()
 
 
+@pytest.mark.full
 def test_validation_and_workers_draw_none_of_the_trainings_numbers(whole):
     plain = whole('iterations')['state_dict']
     for setting in ('iterations, validation', 'iterations, workers'):
         assert_equal_leaves(plain, whole(setting)['state_dict'])
 
 
-@FEW_OR_MANY
+@pytest.mark.full
+@pytest.mark.parametrize('kills', [1, MANY], ids=['few', 'many'])
 @pytest.mark.parametrize('setting', ['iterations', 'epochs, averaged weights'])
 def test_trainings_killed_while_they_save_end_as_whole_ones(setting, kills, whole, tmp_path):
-    options = SETTINGS[setting] | dict(event=CHUNK, kills=kills, most=24, first=20)
-    kill_and_resume(tmp_path, whole(setting), **options)
+    kills = moments((20,), kills, 24)
+    kill_and_resume(tmp_path, whole(setting), kills, event=CHUNK, **SETTINGS[setting])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ('setting', 'number'),
     [('iterations', signal.SIGTERM), ('epochs, accumulated gradients', signal.SIGINT)],
@@ -185,6 +194,7 @@ def test_a_signal_saves_and_exits(setting, number, whole, tmp_path):
     assert not (folder / INTERRUPTED).exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ('setting', 'number'),
     [('persistent workers', signal.SIGTERM), ('iterations, workers', signal.SIGINT)],
@@ -201,6 +211,7 @@ def test_a_signal_to_the_whole_process_group_saves_and_exits(setting, number, wh
     assert_resumes(folder, whole(setting), **SETTINGS[setting])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(('before', 'after'), [(1, 2), (2, 1)])
 def test_a_resume_with_another_number_of_processes_goes_on_by_samples(before, after, tmp_path):
     folder, log = tmp_path / 'run', tmp_path / 'run.log'
@@ -214,6 +225,7 @@ def test_a_resume_with_another_number_of_processes_goes_on_by_samples(before, af
     assert len(content['message_hub']['runtime_info']['random_states']) == after
 
 
+@pytest.mark.full
 def test_a_second_interrupt_stops_at_once(tmp_path):
     folder = tmp_path / 'run'
     process = run(folder)
@@ -227,6 +239,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path):
     assert not list(folder.glob('*.pth'))
 
 
+@pytest.mark.full
 def test_a_full_disk_loses_no_checkpoint(whole, tmp_path):
     folder = tmp_path / 'run'
     stopped(folder, 7)
@@ -259,12 +272,14 @@ def two_kept(stopped_with_two, tmp_path):
     return Path(shutil.copytree(stopped_with_two, tmp_path / 'moved'))
 
 
+@pytest.mark.full
 def test_a_moved_work_directory_resumes_from_its_last_readable_checkpoint(two_kept, whole):
     newest = two_kept / 'iter_12.pth'
     newest.write_bytes(newest.read_bytes()[:1000])
     assert_resumes(two_kept, whole('iterations'), max_keep_ckpts=2)
 
 
+@pytest.mark.full
 def test_no_silent_start_from_zero(two_kept):
     for path in two_kept.glob('*.pth'):
         path.write_bytes(b'')
@@ -273,6 +288,7 @@ def test_no_silent_start_from_zero(two_kept):
     assert 'none of the checkpoints in' in log and 'can be read' in log
 
 
+@pytest.mark.full
 def test_a_second_training_in_the_work_directory_is_refused(tmp_path):
     folder = tmp_path / 'run'
     first = run(folder)
@@ -284,6 +300,7 @@ def test_a_second_training_in_the_work_directory_is_refused(tmp_path):
     assert first.finish() == 0
 
 
+@pytest.mark.full
 def test_a_training_that_fails_releases_the_signals_and_the_folder(tmp_path):
     folder = tmp_path / 'run'
 
@@ -320,6 +337,7 @@ class RisingMetric(BaseMetric):
         return dict(score=self.score)
 
 
+@pytest.mark.full
 def test_the_previous_best_checkpoint_is_deleted_after_the_next_is_written(tmp_path):
     folder, log = tmp_path / 'run', tmp_path / 'log'
 
