@@ -7,23 +7,26 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from folder_runs import MODELS, read, run, snapshot, write_images
-from hypothesis import given
-from hypothesis import strategies as st
 from local_models import BlockDetector
+from PIL import Image
 
-from cpvt_backbones.inference import find_images, folders, merge_shards
+from cpvt_backbones.inference import find_images, merge_shards
 
 
-@given(pixels=st.lists(st.integers(1, 10**9), max_size=30), count=st.integers(1, 8))
-def test_shards_divide_the_images_by_their_pixels(pixels, count):
-    images = [Path(str(index)) for index in range(len(pixels))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folders, 'image_size', lambda image: (pixels[int(image.name)], 1))
-        shards = [folders._divide(images, index, count) for index in range(count)]
-    assert sorted(sum(shards, [])) == list(range(len(pixels)))
-    assert all(shard == sorted(shard) for shard in shards)
-    loads = [sum(pixels[index] for index in shard) for shard in shards]
-    assert max(loads) - min(loads) <= max(pixels, default=0)
+def test_shards_divide_the_images_by_their_pixels(tmp_path):
+    """Neither every third image nor every third of the list would have as many pixels."""
+    images = tmp_path / 'images'
+    images.mkdir()
+    sides = [90, 80, 10, 85, 12, 14, 10, 9, 8]
+    for number, side in enumerate(sides):
+        Image.new('RGB', (side, side)).save(images / f'{number}.png')
+    done = []
+    for index in range(3):
+        run(BlockDetector(), images, tmp_path / 'out', shard=(index, 3))
+        done.append(read(tmp_path / f'out/shard-{index}-of-3', 'images.json')['images'])
+    assert sorted(image['width'] for shard in done for image in shard) == sorted(sides)
+    loads = [sum(image['width'] * image['height'] for image in shard) for shard in done]
+    assert max(loads) - min(loads) <= max(sides) ** 2
 
 
 @pytest.fixture
