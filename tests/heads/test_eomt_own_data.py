@@ -6,7 +6,7 @@ import pytest
 import shape_data
 import torch
 from eomt_peers import AuthorsEoMT, published
-from tiny import only, randomise
+from tiny import randomise
 from tiny_configs import WORKERLESS
 
 from cpvt_backbones.checkpoints.reading import sources
@@ -61,7 +61,8 @@ def publish(name, classes):
     return source
 
 
-@pytest.mark.parametrize('name', only('eomt_large-coco_instance', of=MODELS))
+@pytest.mark.full
+@pytest.mark.parametrize('name', MODELS)
 def test_a_published_model_goes_on_with_own_objects(name, data, tmp_path, call, capsys):
     pytest.importorskip('mmdet')
     classes, known, row = MODELS[name]
