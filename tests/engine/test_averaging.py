@@ -244,7 +244,7 @@ def test_every_file_of_a_training_can_be_tested(length, tmp_path):
 def test_a_resume_needs_the_average_of_its_hook(tmp_path):
     """Neither starts again from other weights, in silence."""
     trained(config(tmp_path, length=4, custom_hooks=[]))
-    with pytest.raises(CheckpointError, match='it has no ema_state_dict, from which the EMA hook'):
+    with pytest.raises(CheckpointError, match='it has no ema_state_dict, which the EMA hook'):
         trained(config(tmp_path, length=5, resume=True))
     trained(config(tmp_path / 'averaged', length=4))
     with pytest.raises(CheckpointError, match='this training has no EMA hook'):
