@@ -365,6 +365,14 @@ def test_an_answer_that_is_no_checkpoint_is_not_kept(path, message, server, tmp_
     assert read_checkpoint(server.address + path)['weight'] == 2
 
 
+def test_a_missing_network_is_told_in_the_words_of_the_system():
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    reason = os.strerror(errno.ECONNREFUSED)
+    refused(f'http://127.0.0.1:{port}/w.pth', rf'could not be fetched \({reason}\); without a')
+
+
 @pytest.mark.parametrize('address', ['https://me:s3cret@h.org/w.pth', 'http://:s3cret@h.org:80/'])
 def test_a_password_in_an_address_is_refused_and_not_repeated(address):
     assert 's3cret' not in refused(address, 'an address without user name and password')

@@ -15,6 +15,7 @@ from functools import cache
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -105,7 +106,10 @@ def _cache(name: str) -> Path:
 
 def _failed(source: str, error: Exception, file: Path) -> CheckpointError:
     """Make the one-line error for a failed download."""
-    reason = next(iter(str(error).splitlines()), '') or type(error).__name__
+    # urllib puts the system's words into `<urlopen error [Errno -2] ...>`.
+    cause = error.reason if type(error) is URLError else error
+    text = getattr(cause, 'strerror', None) or str(cause)
+    reason = next(iter(text.splitlines()), '') or type(error).__name__
     source = repr(source)[1:-1]  # one line
     if isinstance(error, OSError) and error.errno in _LOCAL:
         fault = f'{source} could not be written to {str(file)!r} ({reason})'
