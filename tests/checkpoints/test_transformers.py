@@ -147,7 +147,7 @@ def test_a_saved_model_computes_the_same(kind, usual, tmp_path, record_property)
     ours = CPVT.from_pretrained(tmp_path, out_type='raw').eval()
     loaded, report = convert_state_dict(theirs.state_dict(), ours)
     assert "transformers'" in report.source and not report.missing
-    assert not any('resizes its table' in note for note in report.notes)
+    assert not any('resizes its position embedding' in note for note in report.notes)
     assert all(torch.equal(ours.state_dict()[key], value) for key, value in loaded.items())
     for size in SIZES:
         images = torch.randn(2, 3, *size)
