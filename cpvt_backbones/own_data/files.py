@@ -54,7 +54,7 @@ def files_in(folder: Path, report: Report, suffixes: Collection[str] | None = No
         elif suffixes is None and suffix == '.npy':
             arrays.append(path.relative_to(folder).as_posix())
         elif suffixes is None and suffix in UNREAD_SUFFIXES:
-            report.add('skipped', f'images of a kind that is not read ({suffix})', str(path))
+            report.add('skipped', f'images of an unsupported format ({suffix})', str(path))
     found = found or arrays  # arrays beside images may hold other data
     if not found:
         wanted = ' or '.join(suffixes or FOUND_SUFFIXES)

@@ -267,7 +267,7 @@ def _about_rest(pretrained: Pretrained | None, fault: str) -> list[str]:
     if not fault:
         return [GOES_ON]
     if pretrained is not None and pretrained.rest:
-        return [f'not taken of the weights: {pretrained.rest} ({fault})']
+        return [f'not loaded from the weights: {pretrained.rest} ({fault})']
     return []
 
 
@@ -282,8 +282,8 @@ def _prepare(
         mean, std = mean_and_std(checked.parts[0], value_range)
         normalisation = Normalisation(tuple(mean), tuple(std))
         settings.remarks.append(
-            f'bands {", ".join(map(str, request.bands))}: mean and standard deviation are of the'
-            ' training images'
+            f'bands {", ".join(map(str, request.bands))}: mean and standard deviation are those of'
+            ' the training images'
         )
     elif pretrained is not None:
         normalisation = pretrained.normalisation
@@ -345,8 +345,8 @@ def _read_objects(request: Request, report: Report) -> list[Part]:
     if form.kind == 'masks':
         return [read_instances(form.data[0], form.data[1], report, classes=request.classes)]
     raise InputError(
-        'data: form instances takes COCO JSON with outlines, YOLO polygons, or images and masks,'
-        f' got {form.kind}'
+        'data: the format instances takes COCO JSON with outlines, YOLO polygons, or images and'
+        f' masks, got {form.kind}'
     )
 
 

@@ -350,8 +350,8 @@ def test_a_full_disk_is_named_and_leaves_no_file(server, monkeypatch, tmp_path):
     {
         '/gone.pth': 'HTTP Error 404: .*',
         '/cut.pth': r'the answer ended after [\d,]+ of \d+ bytes',
-        '/login.pth': r"the answer is no checkpoint; it begins with b'<!DOCTYPE html>.*'",
-        '/pointer.pth': r"the answer is no checkpoint; it begins with b'version .*'",
+        '/login.pth': r"the answer is not a checkpoint; it begins with b'<!DOCTYPE html>.*'",
+        '/pointer.pth': r"the answer is not a checkpoint; it begins with b'version .*'",
     }.items(),
 )
 def test_an_answer_that_is_no_checkpoint_is_not_kept(path, message, server, tmp_path):

@@ -99,7 +99,9 @@ def test_a_model_sees_the_same_in_training_and_prediction(
     pytest.importorskip(toolbox)
     call('make_config', *data[form], '--out', 'bands.py', '--length', 1)
     text = printed()
-    assert ('mean and standard deviation are of the training images' in text) == (form != 'photos')
+    assert ('mean and standard deviation are those of the training images' in text) == (
+        form != 'photos'
+    )
     assert '16 bits' not in text
     call('train', 'bands.py', '--cfg-options', *tiny_configs.WORKERLESS)
     assert (f'fitted to {channels} channels, from 3' in printed()) == (channels != 3)

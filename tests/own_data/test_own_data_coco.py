@@ -65,7 +65,7 @@ REFUSED = [
     (one(ignore='yes'), 'ignore is neither 0 nor 1'),
     (one(image_id=0.5), 'annotations whose image_id is neither a whole number nor text'),
     (image(id=True), 'images whose id is neither a whole number nor text'),
-    (image(width='64'), "width and height that are no numbers: {0}/0.png ('64' and 48)"),
+    (image(width='64'), "width and height that are not numbers: {0}/0.png ('64' and 48)"),
     (image(id=1), 'images with the id of another'),
     (image(id=None), 'images without id'),
     (image(file_name='1.png'), 'images that are listed twice'),
@@ -170,11 +170,11 @@ def test_boxes_that_are_no_left_top_width_height_are_refused(coco, refuse, read,
 
 def test_outlines_are_left_out_of_a_detector_and_needed_by_instances(coco, table, refuse):
     coco.add_outlines()
-    left_out = 'note 20 outlines are left out; form instances trains on them'
+    left_out = 'note 20 outlines are left out; the format instances trains on them'
     assert has(table(*coco.arguments()), left_out)
     assert has(table(*coco.arguments('instances'), '--strict'), 'used 16 training objects')
     coco.annotations[3].pop('segmentation')
-    wanted = 'objects without an outline, which form instances needs'
+    wanted = 'objects without an outline, which the format instances needs'
     assert wanted in refuse(*coco.arguments('instances'))
     coco.annotations[3]['iscrowd'] = 1
     ignored = 'skipped 1 regions to ignore without an outline'
@@ -199,8 +199,8 @@ def test_classes_are_counted_and_names_in_two_cases_noted(coco, table, names, pa
     for one, name in zip(coco.annotations, names, strict=True):
         one['category_id'] = kinds.index(name)
     printed = table(*coco.arguments())
-    wanted = f'note           1 classes with one name but for case, spaces and signs: {pair}\n'
-    assert (wanted in printed) == bool(pair) == ('but for case' in printed)
+    wanted = f'note           1 class names that differ only in case, spaces and signs: {pair}\n'
+    assert (wanted in printed) == bool(pair) == ('only in case' in printed)
     train = [one['category_id'] for one in coco.read('train')['annotations']]
     for index, name in enumerate(kinds):
         count = train.count(index)
@@ -218,7 +218,7 @@ def test_ids_as_text_are_replaced(coco, table):
         category['id'] = f'c{category["id"]}'
     printed = table(*coco.arguments())
     for kind in ('image', 'category'):
-        assert f'{kind} ids that are no integers are replaced' in printed
+        assert f'{kind} ids that are not integers are replaced' in printed
     written, categories = coco.written()
     assert [image['id'] for image in written['images']] == [*range(1, 11)]
     assert all(isinstance(one['image_id'], int) for one in written['annotations'])
@@ -287,9 +287,9 @@ def test_sizes_and_boxes_are_those_of_the_upright_image(coco, refuse, table, siz
         assert str(file) in line and reason in line
         return
     printed = table(*coco.arguments())
-    turned = has(printed, 'altered 1 width and height are turned as EXIF turns the image')
+    turned = has(printed, 'altered 1 width and height are swapped as in the EXIF rotation')
     assert turned == (size == 'stored')
-    assert has(printed, 'note 1 images turned by EXIF')
+    assert has(printed, 'note 1 images rotated by EXIF')
     written, _ = coco.written()
     assert (written['images'][0]['width'], written['images'][0]['height']) == (48, 64)
     assert not box or written['annotations'][0]['bbox'] == box

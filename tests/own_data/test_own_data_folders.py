@@ -28,7 +28,7 @@ def test_names_with_a_dot_other_files_and_empty_folders_are_skipped(photos, tabl
     assert config().classes == ('bird', 'cat', 'dog')
     for line in (
         f'skipped 2 names that begin with a dot: {photos}/.ipynb_checkpoints, ',
-        f'skipped 1 images of a kind that is not read (.heic): {photos}/cat/cat7.heic',
+        f'skipped 1 images of an unsupported format (.heic): {photos}/cat/cat7.heic',
         f'note 1 folders without images: {photos}/empty',
     ):
         assert has(printed, line)
@@ -71,7 +71,7 @@ def test_folders_of_images_and_masks_are_no_classes(tmp_path, refuse, folders, a
     pytest.importorskip('mmpretrain')
     same_names(tmp_path / 'data', folders.split())
     line = refuse('folders', tmp_path / 'data')
-    assert 'folders of images or masks, which are no classes' in line
+    assert 'folders of images or masks, which are not classes' in line
     assert advice.format(tmp_path / 'data') in line
 
 
@@ -144,7 +144,9 @@ def test_overviews_of_a_tiff_are_no_images(tmp_path):
 
 def test_classes_of_one_name_in_other_characters_are_noted(photos, table):
     class_folders(photos, [('caf\u00e9', 3), ('cafe\u0301', 4)])
-    words = 'classes with one name but for case, spaces and signs: cafe\u0301 (4 images), caf\u00e9'
+    words = (
+        'class names that differ only in case, spaces and signs: cafe\u0301 (4 images), caf\u00e9'
+    )
     assert words in table(photos)
 
 

@@ -29,7 +29,7 @@ def test_forms_are_recognised(coco, masks, photos, table):
         ('photos --val photos', '--val: only coco and instances have it, the data are folders'),
         ('photos photos photos', 'recognised; name it'),
         ('coco images', 'coco takes 2 paths'),
-        ('coco empty.json images', "is no COCO JSON: 'images' must be a list"),
+        ('coco empty.json images', "is not COCO JSON: 'images' must be a list"),
         ('folders empty', 'data: no .bmp or'),
     ],
 )
@@ -63,7 +63,7 @@ def test_layouts_of_roboflow_and_coco_are_recognised(coco, table, refuse):
     coco.write().rename(own / 'annotations/more_train.json')
     assert 'has several COCO files' in refuse(own)
     (roboflow / 'data.yaml').write_text('names: [cat]')
-    assert 'has more than one form, coco (' in refuse(roboflow)
+    assert 'has more than one format, coco (' in refuse(roboflow)
 
 
 @pytest.mark.parametrize('text', ['<xml>no</xml>', '{"images": [', '', '\ufffd{'])
@@ -88,7 +88,7 @@ def test_coco_files_without_labels(coco, refuse, table):
     images.rename(folder / 'images')
     test = folder / 'image_info_test.json'
     test.write_text('{"images": [{"id": 1, "file_name": "far.png"}], "categories": []}')
-    assert f"data: {test} is no COCO JSON: it lacks 'annotations'" in refuse(folder)
+    assert f"data: {test} is not COCO JSON: it lacks 'annotations'" in refuse(folder)
     file.rename(folder / 'all.json')
     assert f'1 images of another set than training and validation, such as test: {test}' in table(
         folder

@@ -33,15 +33,15 @@ CASES = {
     ),
     'a name of megabytes': (
         lambda image, one, kind: image.update(file_name='x' * 5_000_000),
-        'file names that are no paths ... 5000000 bytes long',
+        'file names that are not paths ... 5000000 bytes long',
     ),
     'a surrogate in a name': (
         lambda image, one, kind: image.update(file_name='\ud83d.png'),
-        'file names that are no paths ... invalid Unicode',
+        'file names that are not paths ... invalid Unicode',
     ),
     'a zero byte in a name': (
         lambda image, one, kind: image.update(file_name='0\0.png'),
-        'file names that are no paths ... zero byte',
+        'file names that are not paths ... zero byte',
     ),
     'a class of megabytes': (
         lambda image, one, kind: kind.update(name='x' * 5_000_000),
@@ -108,7 +108,7 @@ def test_texts_of_yolo(text, words, yolo, refuse, tmp_path, monkeypatch):
 @pytest.mark.parametrize('size', ['inf', '-inf', 'nan', '1e400', '9' * 5000])
 def test_sizes_of_voc(size, voc, refuse):
     voc_pair(voc, 3, width=size)
-    assert has(refuse('voc', voc), 'refused ... sizes that are no numbers ... 3.xml')
+    assert has(refuse('voc', voc), 'refused ... sizes that are not numbers ... 3.xml')
 
 
 def png_of(width, height):

@@ -103,11 +103,11 @@ REFUSED = [
     (lambda m: binary(m, _1=[0, 1]), '', 'masks of 0 and 255 beside masks of 0 and 1'),
     (lambda m: binary(m, _1=[0, 2, 1]), '', 'masks of 0 and 255 beside masks of 0 and 1, or of mo'),
     (lambda m: binary(m, _1=[0, 1, 255]), '', 'masks of 0 and 255 beside'),
-    (binary, '--ignore 255', 'masks of one class, of which nothing is learnt: class_0 (v'),
+    (binary, '--ignore 255', 'masks of one class, from which nothing is learned: class_0 (v'),
     (binary, 'a\nb\nc\n', TWO),
     (binary, 'a\n', 'names 1'),
     (binary, 'a 0 0 0\nb 9 9 9\n', GREY),
-    (lambda m: m.fill([1, 0, 255, 255, 255]), '', 'most pixels are of no class (255)'),
+    (lambda m: m.fill([1, 0, 255, 255, 255]), '', 'most pixels have no class (255)'),
     (lambda m: m.fill([0, 128, 255]), '', 'or each with its colour (NAME 9 9 9 is the value 9)'),
     # Names and colours
     (lambda m: None, 'a\na\n', 'each name once'),

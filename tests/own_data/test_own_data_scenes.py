@@ -110,7 +110,7 @@ def test_types_of_masks(data, printed, dtype, options):
 
 def test_numbers_that_are_no_class_are_refused(data, refused):
     write(Path('masks/1.tif'), classes(1).astype(np.float32) / 2)
-    assert 'masks with values that are no whole numbers: masks/1.tif (0.5)' in refused(*data)
+    assert 'masks with values that are not whole numbers: masks/1.tif (0.5)' in refused(*data)
     values = classes(1).astype(np.int16)
     values[:8, :8] = -9999
     write(Path('masks/1.tif'), values)
@@ -179,7 +179,7 @@ def test_pixels_without_data_are_of_no_class(data, printed, how):
     if how != 'one band':
         wanted[:12] = 255
     np.testing.assert_array_equal(written(1), wanted)
-    said = 'pixels without data in the images: 25.00%; they are of no class'
+    said = 'pixels without data in the images: 25.00%; they have no class'
     assert (said in text) == (how != 'one band')
 
 
@@ -200,8 +200,8 @@ def test_values_outside_the_mask_of_a_scene_do_not_count(data, printed):
     [
         (dict(transform=rasterio.Affine(10, 0, 500004, 0, -10, 5000000)), ''),
         (dict(transform=rasterio.Affine(10, 0, 500010, 0, -10, 5000000)), 'corners are 1 px away'),
-        (dict(transform=rasterio.Affine(20, 0, 500000, 0, -20, 5000000)), 'another place than'),
-        (dict(crs='EPSG:32634'), 'another place than their image: warp them to its grid'),
+        (dict(transform=rasterio.Affine(20, 0, 500000, 0, -20, 5000000)), 'another georeference'),
+        (dict(crs='EPSG:32634'), 'another georeference than their image: warp them to its grid'),
         (dict(crs=None, transform=None), ''),
         (dict(crs=None), ''),
     ],

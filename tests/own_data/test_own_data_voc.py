@@ -122,7 +122,7 @@ def test_turned_boxes_of_cvat(voc, table, tmp_path):
         label.read_text().replace('</name>', f'</name>{attribute.format(90.0)}</attributes>', 1)
     )
     printed = table('voc', voc)
-    assert 'altered        1 turned boxes become the upright box around them' in printed
+    assert 'altered        1 rotated boxes become the upright box around them' in printed
     first = read_json(tmp_path / 'mine/train.json')['annotations'][0]
     assert first['bbox'] == pytest.approx([1.5, 7.5, 25, 20])  # 20 x 25 px about (14, 17.5)
     assert first['attributes'] == dict(rotation=0.0)

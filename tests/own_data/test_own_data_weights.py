@@ -283,7 +283,7 @@ def test_a_model_that_a_training_would_refuse_is_not_gone_on_with(
     capsys.readouterr()
     call('make_config', *labels, '--weights', 'own.pth', '--out', 'second.py')
     printed = capsys.readouterr().out
-    assert 'goes on' not in printed and 'not taken of the weights: bbox_head, neck (' in printed
+    assert 'goes on' not in printed and 'not loaded from the weights: bbox_head, neck (' in printed
     if name == 'none':
         assert f'it lacks {len(lost)} of ' in printed and lost[0] in printed
     second = read_config(tmp_path / 'second.py')
@@ -305,7 +305,7 @@ def test_averaged_weights_alone_and_a_detector_of_a_toolbox(call, data, tmp_path
     whole |= {'neck.a.weight': torch.ones(1), 'bbox_head.b.weight': torch.ones(1)}
     torch.save(dict(state_dict=whole), 'renamed.pth')
     call('make_config', *labels, '--weights', 'renamed.pth', '--out', 'second.py')
-    line = 'not taken of the weights: bbox_head, neck (the config has another model)\n'
+    line = 'not loaded from the weights: bbox_head, neck (the config has another model)\n'
     assert line in capsys.readouterr().out
 
 

@@ -27,9 +27,9 @@ def test_boxes_and_polygons(yolo, table):
         ('0.5 0.5 0.5 0.5 0.5', 'classes outside 0 to 1'),
         ('1 0.5 0.5 0.5', 'lines of neither CLASS X Y WIDTH HEIGHT nor'),
         ('1 0.5 0.5 0.5 0.5 0.9', 'lines of neither CLASS X Y WIDTH HEIGHT nor'),
-        ('1 30 20 10 10', 'coordinates that are no shares of 0 to 1'),
-        ('1 nan 0.5 0.1 0.1', 'coordinates that are no shares of 0 to 1'),
-        ('dog 0.5 0.5 0.5 0.5', 'lines with words that are no numbers'),
+        ('1 30 20 10 10', 'coordinates outside 0 to 1'),
+        ('1 nan 0.5 0.1 0.1', 'coordinates outside 0 to 1'),
+        ('dog 0.5 0.5 0.5 0.5', 'lines with words that are not numbers'),
     ],
 )
 def test_faults_of_lines(yolo, refuse, line, reason):

@@ -66,7 +66,7 @@ def fetch(checkpoint: str) -> Path:
             return _fetch_hub(name, '/'.join(parts[:2]), parts[2:] or WEIGHTS)
         return _fetch_timm(name) if scheme == 'timm' else _fetch_mmpretrain(name)
     except ImportError as error:
-        fault = f'{checkpoint!r} needs {scheme}, which does not import ({error})'
+        fault = f'{checkpoint!r} needs {scheme}, which cannot be imported ({error})'
         raise CheckpointError(f"checkpoint: {fault}: pip install 'cpvt_backbones[cls]'") from error
 
 
@@ -133,7 +133,7 @@ def _place(address: str) -> tuple[str, str, Path, bool]:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise CheckpointError(f'checkpoint: {_shown(url)!r} is no address: {error}') from error
+        raise CheckpointError(f'checkpoint: {_shown(url)!r} is not an address: {error}') from error
     name = parts.path.rpartition('/')[2]
     name = name if name not in ('', '.', '..') else 'checkpoint'
     wanted = digest[1] if digest else hash_in_name(Path(name).stem)
@@ -226,7 +226,7 @@ def _check_answer(part: Path, length: str | None, wanted: str) -> None:
     with part.open('rb') as stream:
         start = stream.read(80)
     if not start.startswith((b'PK', b'\x80')) and start[8:9] != b'{':
-        raise InputError(f'the answer is no checkpoint; it begins with {start!a}')
+        raise InputError(f'the answer is not a checkpoint; it begins with {start!a}')
     if (found := sha256_of(part)).startswith(wanted):
         return
     fault = f'the SHA-256 of the answer is {found}, not {wanted}'

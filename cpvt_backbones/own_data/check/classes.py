@@ -53,7 +53,7 @@ def check_categories(part: Part, report: Report) -> None:
             )
     refuse_names([category['name'] for category in categories], report, part.source)
     if not all(isinstance(category['id'], int) for category in categories):
-        report.add('altered', 'category ids that are no integers are replaced', part.source)
+        report.add('altered', 'category ids that are not integers are replaced', part.source)
         _renumber(part, categories)
     elif categories != sorted(categories, key=itemgetter('id')):
         report.add('note', 'categories are sorted by their ids', part.source)
@@ -162,7 +162,7 @@ def list_classes(parts: Sequence[Part], report: Report) -> None:
         report.classes.append(f'{index:7} {name}: {", ".join(numbers)}')
     for name, other in _names_alike(names):
         where = f'{name} ({total[name]} {unit}), {other} ({total[other]} {unit})'
-        report.add('note', 'classes with one name but for case, spaces and signs', where)
+        report.add('note', 'class names that differ only in case, spaces and signs', where)
 
 
 def _count(part: Part) -> Counter[str]:
@@ -194,7 +194,7 @@ def note_contradictions(parts: Sequence[Part], report: Report) -> None:
             labels[part.root / image['file_name']] = image['label']
     for same in equal_files(labels):
         if len({labels[path] for path in same}) > 1:
-            reason = 'one image in several class folders: its labels contradict each other'
+            reason = 'one image in several class folders, so its labels contradict each other'
             report.add('note', reason, ' = '.join(map(str, same)))
 
 

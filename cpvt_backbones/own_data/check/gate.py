@@ -106,7 +106,7 @@ def check(
         )
         report.add('refused', reason, f'{parts[0].source} ({sum(found)} can be used)')
     elif objects is not None and all(one['iscrowd'] for one in objects):
-        reason = 'training images without any object, from which nothing is learnt'
+        reason = 'training images without any object, from which nothing is learned'
         report.add('refused', reason, checked[0].source)
     return checked
 

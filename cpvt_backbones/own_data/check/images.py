@@ -53,7 +53,7 @@ def _check_entry(
     if not isinstance(name, str) or not name:
         raise Fault('refused', 'images without file_name')
     if problem := path_problem(name):
-        raise Fault('refused', 'file names that are no paths', problem)
+        raise Fault('refused', 'file names that are not paths', problem)
     key = image['id'] = read_id(image, 'id', 'images')
     # In class folders, links to one file are reported elsewhere.
     path = os.path.abspath(root / name) if 'label' in image else os.path.realpath(root / name)
@@ -127,7 +127,7 @@ def _check_size(
         detail = f'{declared[0]} x {declared[1]}, the file has {upright[0]} x {upright[1]} px'
         raise Fault('refused', 'width and height are not those of the file', detail)
     elif declared != upright:
-        report.add('altered', 'width and height are turned as EXIF turns the image', where)
+        report.add('altered', 'width and height are swapped as in the EXIF rotation', where)
     image['width'], image['height'] = upright
 
 
@@ -182,7 +182,7 @@ def _declared(image: Coco) -> Size | None:
         return None
     if not (is_number(width) and is_number(height)):
         detail = f'{width!r} and {height!r}'
-        raise Fault('refused', 'width and height that are no numbers', detail)
+        raise Fault('refused', 'width and height that are not numbers', detail)
     return width, height
 
 
@@ -209,7 +209,7 @@ def _check_place(image: Path, mask: Path) -> None:
     transforms = scene.file.transform, other.file.transform
     if any(one.is_identity or one.is_degenerate for one in transforms):
         return
-    reason = 'masks of another place than their image: warp them to its grid'
+    reason = 'masks with another georeference than their image: warp them to its grid'
     systems = scene.file.crs, other.file.crs
     if all(systems) and systems[0] != systems[1]:
         detail = f'{systems[1].to_string()}, not {systems[0].to_string()}'
@@ -238,7 +238,7 @@ def note_files(facts: Facts, report: Report) -> None:
         if known.orientation != 1:
             report.add(
                 'note',
-                'images turned by EXIF: labels are taken as drawn on the upright image',
+                'images rotated by EXIF: labels are taken as drawn on the upright image',
                 str(path),
             )
         if known.frames > 1:
@@ -249,7 +249,7 @@ def note_files(facts: Facts, report: Report) -> None:
                 'note',
                 'images with transparent pixels: training sees their colour, prediction white;'
                 ' --bands 1 2 3'
-                ' takes the colour in both, --bands 1 2 3 4 a fourth band that is no transparency',
+                ' takes the colour in both, --bands 1 2 3 4 a fourth band that is not transparency',
                 str(path),
             )
 
@@ -331,7 +331,7 @@ def note_duplicates(parts: Sequence[Part], report: Report) -> None:
         for image in part.coco['images']:
             file = (part.root / image['file_name']).resolve()
             owners.setdefault(file, set()).add(name)
-    reason = 'images of training and validation at once: their scores say nothing of other images'
+    reason = 'images in both training and validation: their scores say nothing of other images'
     for file in sorted(file for file, found in owners.items() if len(found) > 1):
         report.add('note', reason, str(file))
     for same in equal_files(sorted(owners)):

@@ -326,7 +326,7 @@ def refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: 
     if np.mean(pieces) < 0.8:
         return False
     reason = (
-        'masks that number objects from 1: the form instances takes them; for classes, name them'
+        'masks that number objects from 1: the format instances reads them; for classes, name them'
         ' in classes'
     )
     for path in sample:
@@ -378,7 +378,7 @@ def refuse_two_codes(
         return False
     reason = (
         'masks of 0 and 255 beside masks of 0 and 1, or of more values: use the same values in all;'
-        ' --ignore 255 says that 255 is no class'
+        ' --ignore 255 says that 255 is not a class'
     )
     for path in alone:
         report.add('refused', reason, str(path))
@@ -405,7 +405,7 @@ def refuse_blurred(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
     if not inside and len(seen) <= MANY:  # drawn in lines or single pixels
         return False
     reason = (
-        'masks with blurred edges, which give values that are no classes: draw and resize them'
+        'masks with blurred edges, which give values that are not classes: draw and resize them'
         ' without smoothing (nearest neighbour); of photographs: images and masks are swapped'
     )
     for path, values in found.items():
@@ -426,10 +426,10 @@ def refuse_shares(
     total = values.pixels.total()
     ignored = values.pixels[IGNORE] if IGNORE not in {*table, *left_out} else 0
     if ignored > MOST_IGNORED * total:
-        reason = 'most pixels are of no class (255); --ignore 255 says that this is meant'
+        reason = 'most pixels have no class (255); --ignore 255 says that this is meant'
         report.add('refused', reason, values.share(IGNORE))
     used = [value for value in table if values.pixels[value]]
     if len(used) < 2:
         found = [f'{names[table[value]]} ({name_of(value)})' for value in used]
-        reason = 'masks of one class, of which nothing is learnt'
-        report.add('refused', reason, ', '.join(found) or 'no pixel is of a class')
+        reason = 'masks of one class, from which nothing is learned'
+        report.add('refused', reason, ', '.join(found) or 'no pixel has a class')

@@ -123,7 +123,7 @@ def link_objects(part: Part, report: Report) -> None:
     images = part.coco['images']
     new_ids = {image['id']: image['id'] for image in images}
     if not all(isinstance(image['id'], int) for image in images):
-        report.add('altered', 'image ids that are no integers are replaced', part.source)
+        report.add('altered', 'image ids that are not integers are replaced', part.source)
         new_ids = {image['id']: number for number, image in enumerate(images, 1)}
     by_text = {str(old): new for old, new in new_ids.items()}
     categories = {category['id']: category['id'] for category in part.coco['categories']}
@@ -158,7 +158,7 @@ def _find(
     if value in known:
         return known[value]
     if str(value) in by_text:
-        report.add('altered', f'{key} as text where a number is meant, or the reverse', where)
+        report.add('altered', f'{key} as text instead of a number, or the reverse', where)
         return by_text[str(value)]
     if key == 'image_id':
         raise Fault('skipped', 'annotations of images that are not listed', f'image_id {value!r}')
@@ -241,7 +241,7 @@ def _check_object(
     if outline is None and rotation_of(one):
         box = turn_box(box, rotation_of(one))
         one = {**one, 'attributes': {**one['attributes'], 'rotation': 0.0}}
-        report.add('altered', 'turned boxes become the upright box around them', where)
+        report.add('altered', 'rotated boxes become the upright box around them', where)
     size = image['width'], image['height']
     box = clip_box(box, *size)
     if isinstance(outline, list) and fills_hole(outline, size):
@@ -348,13 +348,15 @@ def check_outlines(part: Part, report: Report, *, required: bool) -> None:
         where = f'{part.source}: annotation {one["id"]}'
         if not required:
             if 'segmentation' in one:
-                reason = 'outlines are left out; form instances trains on them'
+                reason = 'outlines are left out; the format instances trains on them'
                 report.add('note', reason, where)
         elif 'segmentation' in one:
             kept.append(one)
         elif one['iscrowd']:
             report.add('skipped', 'regions to ignore without an outline', where)
         else:
-            report.add('refused', 'objects without an outline, which form instances needs', where)
+            report.add(
+                'refused', 'objects without an outline, which the format instances needs', where
+            )
     if required:
         part.coco['annotations'] = kept

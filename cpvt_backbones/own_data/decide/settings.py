@@ -173,7 +173,7 @@ def object_settings(
         remarks.append(
             f'{most_objects(parts)} objects in an image: the config predicts up to'
             f' {fields["detections"]}, and keeps the checkpoint of the best mAP_50, because'
-            " COCO's mAP counts 100 an image"
+            " COCO's mAP counts 100 per image"
         )
     classes = [category['name'] for category in parts[0].coco['categories']]
     return Settings(parts, classes, fields, about, remarks, infer, tiles)
@@ -304,7 +304,7 @@ def map_settings(
         infer = options_of_tiles(CLASS_MAP_SIDE, CLASS_MAP_SIDE // 4)
     if maps.missing:
         share = f'{maps.missing:.2%}'
-        remarks.append(f'pixels without data in the images: {share}; they are of no class')
+        remarks.append(f'pixels without data in the images: {share}; they have no class')
     fields['length'] = iterations(parts[0])
     return Settings(parts, maps.classes, fields, about, remarks, infer, tiles)
 

@@ -191,7 +191,7 @@ def _number(value: Any) -> float:
     """Return a finite number; raise ``ValueError`` for other values."""
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f'{number} is no number')
+        raise ValueError(f'{number} is not a number')
     return number
 
 

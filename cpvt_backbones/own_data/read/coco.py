@@ -31,7 +31,7 @@ def read_coco(file: Path, images: Path, report: Report) -> Part:
     content = read_json(file)
     if not isinstance(content, dict):
         raise InputError(
-            f'data: {file} is no COCO JSON: it must be an object with the keys {LISTS}'
+            f'data: {file} is not COCO JSON: it must be an object with the keys {LISTS}'
         )
     _check_lists(content, file)
     for image in content['images']:
@@ -61,7 +61,7 @@ def _check_lists(content: Coco, file: Path) -> None:
         entries = content.get(key)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise InputError(
-                f'data: {file} is no COCO JSON: {key!r} must be a list of objects, got'
+                f'data: {file} is not COCO JSON: {key!r} must be a list of objects, got'
                 f' {entries!r:.60}'
             )
 
@@ -104,7 +104,7 @@ def read_json(file: Path) -> Any:
     try:
         return json.loads(read_bytes(file))
     except RecursionError:
-        raise InputError(f'data: {file} is not read: its JSON is nested too deep') from None
+        raise InputError(f'data: {file} is not read: its JSON is nested too deeply') from None
     except InputError:
         raise
     except ValueError as error:  # also for numbers of more than 4300 digits

@@ -69,8 +69,8 @@ def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report
         masks.sort(key=_is_secondary)
         second = masks[0] if masks else f'{folder}/MASKS'
         reason = (
-            'folders of images or masks, which are no classes: for class maps, give masks'
-            f' {first} {second}; for objects, name the form'
+            'folders of images or masks, which are not classes: for class maps, give masks'
+            f' {first} {second}; for objects, name the format'
         )
         for place in [*pictures, *masks]:
             report.add('refused', reason, place)

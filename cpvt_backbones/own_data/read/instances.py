@@ -122,11 +122,11 @@ def _read_all(found: Mapping[str, Mapping[str, Path]], report: Report) -> dict[s
         if deep:
             one.outlines += one.borders
         elif one.binary:
-            reason = 'masks of 0 and 255 only: these are class maps, form masks'
+            reason = 'masks of 0 and 255 only: these are class maps: use the format masks'
             report.add('refused', reason, str(one.binary))
         elif one.borders:
             reason = (
-                'masks with pixels of 255 or white, which are borders and no objects: number'
+                'masks with pixels of 255 or white, which are borders, not objects: number'
                 ' objects otherwise'
             )
             report.add('note', reason, where)
@@ -143,7 +143,7 @@ def _refuse_class_maps(
     single = {name: one for name, one in results.items() if one.outlines and one.whole is not None}
     pieces = [name for name, one in single.items() if not one.whole]
     if len(pieces) > len(single) / 5:
-        reason = 'masks of one value in several pieces: these are class maps, form masks'
+        reason = 'masks of one value in several pieces: these are class maps: use the format masks'
         for name in pieces:
             report.add('refused', reason, ', '.join(map(str, found[name].values())))
 

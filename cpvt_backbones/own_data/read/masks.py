@@ -382,7 +382,7 @@ def _as_codes(values: np.ndarray, nodata: float | None) -> tuple[np.ndarray, int
     found = values[~missing]
     if found.dtype.kind == 'f' and not (found == np.round(found)).all():
         fraction = found[found != np.round(found)][0]
-        raise Fault('refused', 'masks with values that are no whole numbers', f'{fraction:g}')
+        raise Fault('refused', 'masks with values that are not whole numbers', f'{fraction:g}')
     if found.size and not (found.min() >= 0 and found.max() < INDICES):
         raise Fault(
             'refused',

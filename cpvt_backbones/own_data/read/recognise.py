@@ -75,7 +75,7 @@ def recognise(paths: Sequence[Path]) -> Form:
         return Form('yolo', [*paths])
     if len(paths) != 1 or not paths[0].is_dir():
         raise InputError(
-            f'data: the form of {[str(path) for path in paths]} is not recognised; name it'
+            f'data: the format of {[str(path) for path in paths]} is not recognised; name it'
         )
     return _recognise_folder(paths[0])
 
@@ -86,7 +86,7 @@ def _recognise_folder(folder: Path) -> Form:
     found = [kind for kind, files in boxes.items() if files]
     if len(found) > 1:
         examples = ', '.join(f'{kind} ({boxes[kind][0]})' for kind in found)
-        raise InputError(f'data: {str(folder)!r} has more than one form, {examples}; name one')
+        raise InputError(f'data: {str(folder)!r} has more than one format, {examples}; name one')
     if found == ['coco']:
         form = _coco_form(folder, coco)
         form.left_out += [file for file, missing in partial if missing == ['annotations']]
@@ -95,8 +95,8 @@ def _recognise_folder(folder: Path) -> Form:
         return Form(found[0], [folder])
     for file, missing in partial:
         raise InputError(
-            f'data: {file} is no COCO JSON: it lacks {", ".join(map(repr, missing))}; complete it,'
-            ' or name the form of the data to ignore it'
+            f'data: {file} is not COCO JSON: it lacks {", ".join(map(repr, missing))}; complete it,'
+            ' or name the format of the data to ignore it'
         )
     refuse_other_programs(folder, _files)
     return _masks_form(folder) or Form('folders', [folder])
@@ -233,7 +233,7 @@ def refuse_other_programs(folder: Path, find: Callable[[Path, str], Iterable[Pat
             if program:
                 raise InputError(
                     f'data: {file} is of {program}: {EXPORTS[program]}; to ignore the file, name'
-                    ' the form of the data'
+                    ' the format of the data'
                 )
 
 

@@ -179,7 +179,7 @@ def _read_file(file: Path, report: Report) -> tuple[Coco, list[Coco]]:
     except InputError as error:
         raise Fault('refused', 'label files that cannot be read', str(error)) from None
     except (OverflowError, ValueError) as error:  # inf is one of a number
-        raise Fault('refused', 'sizes that are no numbers', str(error)) from None
+        raise Fault('refused', 'sizes that are not numbers', str(error)) from None
     objects = []
     for number, element in enumerate(root.iter('object'), 1):
         where = f'{file}: object {number}'

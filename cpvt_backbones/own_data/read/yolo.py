@@ -330,7 +330,7 @@ def _read_line(line: str, size: Size, classes: int) -> tuple[Coco, list[float]]:
     try:
         numbers = [float(word) for word in words]
     except ValueError:
-        raise Fault('refused', 'lines with words that are no numbers', line[:40]) from None
+        raise Fault('refused', 'lines with words that are not numbers', line[:40]) from None
     count = len(numbers) - 1
     shares = numbers[1:]
     is_inside = all(-SLACK <= share <= 1 + SLACK for share in shares)
@@ -346,7 +346,7 @@ def _read_line(line: str, size: Size, classes: int) -> tuple[Coco, list[float]]:
     if not numbers[0].is_integer() or not 0 <= numbers[0] < classes:
         raise Fault('refused', f'classes outside 0 to {classes - 1}', words[0])
     if not is_inside:
-        raise Fault('refused', 'coordinates that are no shares of 0 to 1', line[:40])
+        raise Fault('refused', 'coordinates outside 0 to 1', line[:40])
     width, height = size
     scaled = [round(share * (width, height)[index % 2], 4) for index, share in enumerate(shares)]
     one: Coco = dict(category_id=int(numbers[0]))
@@ -401,7 +401,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     try:
         content = yaml.load(read_text(file), Loader=_TextLoader)  # runs nothing
     except RecursionError:
-        raise InputError(f'data: {file} is not read: it is nested too deep') from None
+        raise InputError(f'data: {file} is not read: it is nested too deeply') from None
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f'data: {file} is not YAML: {error}') from None
     return content if isinstance(content, dict) else {}

@@ -35,11 +35,15 @@ def write_list(names: Iterable[str], path: Path) -> str:
 
 
 def write_json(content: Any, path: Path, *, indent: int | None = None) -> Path:
-    """Write JSON; returns the absolute path. ``InputError`` if it is nested too deep."""
+    """Write JSON and return the absolute path.
+
+    Raises:
+        InputError: The content is nested too deeply.
+    """
     try:
         text = json.dumps(content, allow_nan=False, indent=indent)
     except RecursionError:
-        raise InputError('data: labels with values that are nested too deep') from None
+        raise InputError('data: labels with values that are nested too deeply') from None
     with atomic_write(path) as file:
         file.write(text.encode())
     return path.resolve()
