@@ -75,10 +75,11 @@ def check(
         skip_damaged=skip_damaged,
         crowd=crowd,
     )
-    if crowd is None and 'annotations' in checked[0].coco:
-        refuse_classes_of_crowds(checked, report)
-    for part in checked:
-        check_outlines(part, report, required=outlines)
+    if 'annotations' in checked[0].coco:
+        if crowd is None:
+            refuse_classes_of_crowds(checked, report)
+        for part in checked:
+            check_outlines(part, report, required=outlines)
     extra = checked.pop() if added else None
     if len(checked) == 1 and len(checked[0].coco['images']) > 1:
         images = checked[0].coco['images']

@@ -344,7 +344,7 @@ def check_outlines(part: Part, report: Report, *, required: bool) -> None:
     Regions to ignore (``iscrowd``) without outline are skipped.
     """
     kept = []
-    for one in part.coco.get('annotations', ()):
+    for one in part.coco['annotations']:
         where = f'{part.source}: annotation {one["id"]}'
         if not required:
             if 'segmentation' in one:
