@@ -31,7 +31,7 @@ ABOUT_PREDICTION = """**What the whole model finds,** drawn on the image as the 
 ABOUT_SIZES = """**One set of weights, one image, several sizes,** drawn as the model sees them.
 A size is good where the model's score on its test set is at least 90 % of its best."""
 CREDIT = """Your own image: at most 64 MB and 50 megapixels, reduced to 2048 px. Church and street:
-photographs by Mapillary, BSD licence. The blood smear is drawn."""
+photographs by Mapillary, BSD licence. Blood smear: by Abdüssamet ASLAN, MIT licence."""
 SIDE = 'Longer side of the image in the model, px'
 PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
 NO_IMAGE = 'Choose an example, or an image of your own.'

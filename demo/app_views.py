@@ -271,7 +271,7 @@ def draw(model: Model, file: str, found: Prediction) -> Captioned:
         texts.append('outside the good sizes')
     elif model.predictor.sizes is not None and truth is not None:
         # Of another image it is not known: its objects may be of any size.
-        texts.append('good size')
+        texts.append(truth.note or 'good size')
     if truth is None and example is not None:
         texts.append('the model is not for such images')
     elif truth is None and model.checkpoint in shipped_weights():

@@ -25,7 +25,7 @@ METRICS = {'accuracy/top1': 'Top-1', 'mIoU': 'mIoU', 'coco/bbox_mAP': 'Box AP'}
 TITLES = {
     'Top-1': ('A photograph at two sizes', 'photographs'),
     'mIoU': ('A street at two sizes', 'real streets'),
-    'Box AP': ('A drawn blood smear at two sizes', 'real smears'),
+    'Box AP': ('Cells of another data set at two sizes', 'smears of BCCD'),
 }
 # Of each theme: ground, text, curve, advised sizes.
 THEMES = {
@@ -155,7 +155,7 @@ def plot(axis: Axes, card: Card, theme: str) -> None:
 
 
 def draw(name: str, theme: str) -> Figure:
-    """Predictions at one and two times the test scale, to scale, and the curve of the card."""
+    """Predictions at one and two times the test scale, and the curve of the card."""
     ground, ink, *_ = THEMES[theme]
     card = read_card(name)
     side = find_shipped(name).sizes['side']
