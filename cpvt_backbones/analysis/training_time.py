@@ -49,7 +49,7 @@ class TrainingTime:
 
     @property
     def about(self) -> str:
-        """The time in words, with its measurement and what it leaves out."""
+        """Describe the time, how it was measured and what it leaves out."""
         machine = torch.cuda.get_device_name() if self.device == 'cuda' else self.device.upper()
         if self.device == 'cpu':
             threads = torch.get_num_threads()

@@ -85,7 +85,7 @@ class WarmupEMAHook(EMAHook):
             super().after_load_checkpoint(runner, checkpoint)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """With ``save_best``, also evaluate the raw weights; ``metrics`` becomes the better."""
+        """Evaluate the raw weights too if ``save_best`` is set; ``metrics`` becomes the better."""
         super().after_val_epoch(runner, metrics)  # the model has its raw weights again
         loop = runner.val_loop
         saver = _best_saver(runner)

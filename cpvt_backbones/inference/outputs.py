@@ -126,7 +126,7 @@ _KEYS = frozenset('key run stamp name files width height prediction best'.split(
 
 
 def _parse_records(file: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
-    """Each line of a file with its record, ``None`` if it does not parse."""
+    """Return each line of a file with its record, or ``None`` if it cannot be parsed."""
     lines = file.read_bytes().splitlines(keepends=True) if file.is_file() else []
     return [(line, _parse_record(line)) for line in lines]
 
