@@ -60,7 +60,7 @@ from .sizes import GoodSizes, size_steps
 
 MERGED_VALUES = 100 << 20
 """Values of all masks of an image that are merged at once: 100 masks of 1024 x 1024 px."""
-SURE_QUERIES = 25  # a panoptic segmentor merges the masks of sure queries only, about so many
+SURE_QUERIES = 25  # a panoptic EoMT merges the masks of sure queries only, about so many
 
 
 class Predictor(Protocol):
@@ -279,8 +279,10 @@ def merge_pixels(model: Any, task: str) -> int | None:
     fusion = getattr(model, 'panoptic_fusion_head', None)
     if fusion is None:
         return None
-    masks = SURE_QUERIES if task == 'panoptic' else fusion.test_cfg.get('max_per_image', 100)
-    return max(1, MERGED_VALUES // max(1, masks))
+    head, best = model.panoptic_head, fusion.test_cfg.get('max_per_image', 100)
+    if not isinstance(head, MaskLayers):  # mmdet's models resize the masks of all queries
+        return MERGED_VALUES // max(head.num_queries, best)
+    return MERGED_VALUES // (SURE_QUERIES if task == 'panoptic' else best)
 
 
 def _config_of(checkpoint: str | os.PathLike[str]) -> Path:
