@@ -155,7 +155,7 @@ class Scene:
             raise ImageError(self.name, f'damaged: {error}') from error
 
     @property
-    def is_placed(self) -> bool:
+    def is_georeferenced(self) -> bool:
         """``True`` if the file has a coordinate system or a transform of any kind."""
         file = self.file
         is_moved = not file.transform.is_identity

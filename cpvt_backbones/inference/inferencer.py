@@ -355,8 +355,8 @@ class Inferencer(FromCheckpoint):
                 scaled = scaled[: scaled.shape[0], : scaled.shape[1]]  # of windows, an array
             by_windows = isinstance(image, ImageFile)
             file = image if isinstance(image, ImageFile) else open_scene(source, self.value_range)
-            is_placed = file is not None and file.is_placed
-            is_written = by_windows or (is_placed and map_dir is not None)
+            is_georeferenced = file is not None and file.is_georeferenced
+            is_written = by_windows or (is_georeferenced and map_dir is not None)
             map_name = f'{Path(name).stem[:40]}.{secrets.token_hex(4)}.tif'
             return LoadedImage(
                 index,

@@ -3,7 +3,7 @@
 Each step is a folder and passes a value to the next:
 
 =========== ==================================================================================
-``read``    One file per format; all return :class:`Part`, images with labels as in the files.
+``read``    One file per format; all return :class:`Split`, images with labels as in the files.
 ``check``   Rules for what is used, skipped, altered or refused; :class:`Report` counts it.
 ``decide``  :class:`Settings`: scale, length, tiles, and the backbone of the weights.
 ``write``   JSON, lists, class maps, tiles, a sheet and the config, in one folder.
@@ -12,7 +12,7 @@ Each step is a folder and passes a value to the next:
 :func:`make_config` runs all steps for ``cpvt make-config``.
 """
 
-from .dataset import Fault, Part, Report
+from .dataset import Fault, Report, Split
 from .decide.settings import Settings
 from .read.recognise import Form, recognise
 from .steps import TASKS, Request, make_config
@@ -22,8 +22,8 @@ __all__ = [
     'TASKS',
     'Fault',
     'Form',
-    'Part',
     'Report',
+    'Split',
     'Request',
     'Settings',
     'make_config',

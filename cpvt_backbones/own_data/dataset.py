@@ -21,7 +21,7 @@ SHOWN_CLASSES = 10
 
 
 @dataclass
-class Part:
+class Split:
     """Training data, validation data, or both before they are split.
 
     Args:
@@ -36,17 +36,17 @@ class Part:
     source: str
 
 
-def join(part: Part, other: Part) -> Part:
-    """Join images and objects of two checked parts, with the categories of the first."""
+def join(split: Split, other: Split) -> Split:
+    """Join images and objects of two checked splits, with the categories of the first."""
     folders = [
         str(one.root.resolve() / image['file_name']).rpartition('/')[0]
-        for one in (part, other)
+        for one in (split, other)
         for image in one.coco['images']
     ]
     root = Path(os.path.commonpath(folders))
     images: list[Coco] = []
     annotations: list[Coco] = []
-    for one in (part, other):
+    for one in (split, other):
         numbers = {}
         for image in one.coco['images']:
             numbers[image['id']] = len(images) + 1
@@ -56,19 +56,19 @@ def join(part: Part, other: Part) -> Part:
         for found in one.coco['annotations']:
             image_id = numbers[found['image_id']]
             annotations.append(dict(found, id=len(annotations) + 1, image_id=image_id))
-    coco = dict(part.coco, images=images, annotations=annotations)
-    return Part(coco, root, f'{part.source}, {other.source}')
+    coco = dict(split.coco, images=images, annotations=annotations)
+    return Split(coco, root, f'{split.source}, {other.source}')
 
 
-def part_of(part: Part, names: Collection[str]) -> Part:
+def subset(split: Split, names: Collection[str]) -> Split:
     """Select images by file name, with their annotations."""
     wanted = {*names}
-    images = [image for image in part.coco['images'] if image['file_name'] in wanted]
-    coco = {**part.coco, 'images': images}
+    images = [image for image in split.coco['images'] if image['file_name'] in wanted]
+    coco = {**split.coco, 'images': images}
     if 'annotations' in coco:
         ids = {image['id'] for image in images}
         coco['annotations'] = [one for one in coco['annotations'] if one['image_id'] in ids]
-    return Part(coco, part.root, part.source)
+    return Split(coco, split.root, split.source)
 
 
 def read_id(entry: Coco, key: str, entries: str) -> int | str:

@@ -14,9 +14,9 @@ from cpvt_backbones.inference.drawing import can_draw
 from cpvt_backbones.toolboxes import read_config
 from cpvt_backbones.weights import shipped_weights
 
-from .check.gate import check
+from .check.checks import check
 from .check.masks import MaskClasses, find_classes
-from .dataset import Crowd, Part, Report
+from .dataset import Crowd, Report, Split
 from .decide.settings import (
     ClassMaps,
     Settings,
@@ -26,7 +26,7 @@ from .decide.settings import (
 )
 from .decide.values import Start, start_elsewhere, start_from, values_of
 from .decide.weights import Pretrained, read_backbone
-from .decide.whole import Published, find_published, read_model, why_not_whole
+from .decide.whole_model import Published, find_published, read_model, why_not_whole
 from .read.coco import note_unlisted, read_coco, read_predictions, report_left_out
 from .read.folders import read_folders
 from .read.images import any_size, choose_range, mean_and_std
@@ -122,9 +122,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Labels:
-    """Data as read: the parts, and a segmentor's masks with their classes."""
+    """Data as read: the splits, and a segmentor's masks with their classes."""
 
-    parts: Sequence[Part]
+    splits: Sequence[Split]
     masks: MaskedImages | None = None
     values: MaskClasses | None = None
 
@@ -159,7 +159,7 @@ class Checked:
     """Accepted data, the conversion of their values, and a text about the table's file."""
 
     labels: Labels
-    parts: Sequence[Part]
+    splits: Sequence[Split]
     value_range: ValueRange | None
     table: str
 
@@ -179,9 +179,9 @@ def _read_and_check(request: Request) -> Checked:
     labels = read(request, report)
     value_range = None
     if request.limits or request.bands:
-        value_range = choose_range(labels.parts[0], request.limits, request.bands)
-    parts = check(
-        labels.parts,
+        value_range = choose_range(labels.splits[0], request.limits, request.bands)
+    splits = check(
+        labels.splits,
         report,
         decode=request.decode,
         outlines=request.kind == 'instances',
@@ -193,7 +193,7 @@ def _read_and_check(request: Request) -> Checked:
     )
     table = write_report(report, request.folder / REPORT)
     report.finish(strict=request.strict, table=table)
-    return Checked(labels, parts, value_range, table)
+    return Checked(labels, splits, value_range, table)
 
 
 def _write(
@@ -279,7 +279,7 @@ def _prepare(
     settings, texts = _decide_and_write(request, checked, draft.folder)
     normalisation = None
     if value_range and request.bands:
-        mean, std = mean_and_std(checked.parts[0], value_range)
+        mean, std = mean_and_std(checked.splits[0], value_range)
         normalisation = Normalisation(tuple(mean), tuple(std))
         settings.remarks.append(
             f'bands {", ".join(map(str, request.bands))}: mean and standard deviation are those of'
@@ -323,21 +323,21 @@ def read(request: Request, report: Report) -> Labels:
     if request.task == 'segmentor':
         masks = read_masks(form.data[0], form.data[1], report, classes=request.classes)
         values = find_classes(masks, report, ignore=request.ignore)
-        return Labels([masks.part], masks, values)
+        return Labels([masks.split], masks, values)
     return Labels(_read_objects(request, report))
 
 
-def _read_objects(request: Request, report: Report) -> list[Part]:
+def _read_objects(request: Request, report: Report) -> list[Split]:
     form = request.form
     if form.kind == 'coco':
         file, root = form.data
-        parts = [read_coco(file, root, report)]
+        splits = [read_coco(file, root, report)]
         if form.val:
             images = form.val[-1] if len(form.val) > 1 else root
-            parts.append(read_coco(form.val[0], images, report))
-        note_unlisted(parts, report)
+            splits.append(read_coco(form.val[0], images, report))
+        note_unlisted(splits, report)
         report_left_out(form.left_out, report)
-        return parts
+        return splits
     if form.kind == 'yolo':
         return read_yolo(form.data[0], report)
     if form.kind == 'voc' and request.kind == 'voc':
@@ -353,29 +353,29 @@ def _read_objects(request: Request, report: Report) -> list[Part]:
 def _decide_and_write(
     request: Request, checked: Checked, folder: Path
 ) -> tuple[Settings, dict[str, object]]:
-    labels, parts, value_range = checked.labels, checked.parts, checked.value_range
+    labels, splits, value_range = checked.labels, checked.splits, checked.value_range
     suffix = '.npy' if value_range else '.jpg'
     if request.task == 'classifier':
-        settings = class_settings(parts, side=request.side)
+        settings = class_settings(splits, side=request.side)
         return settings, write_labels(settings, folder)
     if labels.masks is None or labels.values is None:
-        settings = object_settings(request.task, parts, suffix=suffix, side=request.side)
+        settings = object_settings(request.task, splits, suffix=suffix, side=request.side)
         return settings, write_objects(settings, folder, value_range=value_range)
     target = folder / MAPS
     counts, missing = write_class_maps(
-        labels.masks, labels.values, parts, target, value_range=value_range
+        labels.masks, labels.values, splits, target, value_range=value_range
     )
 
     def read_written(name: str) -> np.ndarray:
         return read_map(target / f'{name}.png')
 
-    first = open_scene(parts[0].root / parts[0].coco['images'][0]['file_name'], value_range)
+    first = open_scene(splits[0].root / splits[0].coco['images'][0]['file_name'], value_range)
     maps = ClassMaps(
         classes=labels.values.names,
         counts=counts,
         read=read_written,
         missing=missing,
-        placed=first is not None and first.is_placed,
+        georeferenced=first is not None and first.is_georeferenced,
     )
-    settings = map_settings(parts, maps, suffix=suffix, side=request.side)
+    settings = map_settings(splits, maps, suffix=suffix, side=request.side)
     return settings, write_map_lists(settings, folder, value_range=value_range)

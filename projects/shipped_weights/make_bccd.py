@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cpvt import command_line as cli
 from cpvt_backbones.own_data import Report
-from cpvt_backbones.own_data.check.gate import check_parts
+from cpvt_backbones.own_data.check.checks import check_splits
 from cpvt_backbones.own_data.read.voc import read_voc
 from cpvt_backbones.own_data.write.data import write_json
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if len(read) != len(SPLITS):
         lists = ', '.join(f'{split}.txt' for split in SPLITS)
         raise FileNotFoundError(f'source: {str(args.source)!r} must have {lists} in ImageSets/Main')
-    parts, _ = check_parts(read, report)
+    parts, _ = check_splits(read, report)
     report.finish()
     print('data accepted')
     for split, part in zip(SPLITS, parts, strict=True):

@@ -214,7 +214,7 @@ def test_a_file_of_another_type_is_refused_by_name(data, refused):
 
 
 def test_mean_and_std_are_those_of_the_pixels_with_data(tmp_path):
-    from cpvt_backbones.own_data import Part
+    from cpvt_backbones.own_data import Split
     from cpvt_backbones.own_data.read.images import mean_and_std
 
     pixels = [values(seed, np.uint16, 5) * np.arange(1, 6, dtype=np.uint16) for seed in (1, 2)]
@@ -224,7 +224,7 @@ def test_mean_and_std_are_those_of_the_pixels_with_data(tmp_path):
         write_raster(tmp_path / f'{number}.tif', array, nodata=9999)
         images.append(dict(file_name=f'{number}.tif'))
     value_range = ValueRange(low=0, high=2550, dtype='uint16', bands=(5, 1, 3))
-    found = mean_and_std(Part(dict(images=images), tmp_path, ''), value_range)
+    found = mean_and_std(Split(dict(images=images), tmp_path, ''), value_range)
     for index, band in enumerate(value_range.bands):
         seen = np.concatenate([array[..., band - 1].ravel() for array in pixels])
         seen = np.rint(seen[seen != 9999] / 10)

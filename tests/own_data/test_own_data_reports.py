@@ -19,7 +19,7 @@ from PIL import Image
 from cpvt_backbones.engine.class_names import check_folders
 from cpvt_backbones.inference.outputs import read_ids, write_csv
 from cpvt_backbones.own_data import Report
-from cpvt_backbones.own_data.check.gate import split
+from cpvt_backbones.own_data.check.checks import split_names
 from cpvt_backbones.own_data.check.images import original_of
 from cpvt_backbones.text import csv_text, printable
 
@@ -95,7 +95,7 @@ PARTS = ('train', 'val')
 
 def test_frames_of_one_clip_are_noted():
     names = [f'clip{i // 5}_frame_{i % 5:04d}.jpg' for i in range(20)]
-    assert split(names, Report()) == (
+    assert split_names(names, Report()) == (
         [name for name in names if name[-5] != '4'],
         [name for name in names if name[-5] == '4'],
     )

@@ -155,8 +155,8 @@ def test_nodata_of_object_masks_is_no_object(tmp_path, nodata):
         objects[4:20, 4:20], objects[30:40, 30:50] = 1, 2
         write(tmp_path / f'scenes/{i}.tif', noise(i))
         write(tmp_path / f'masks/{i}.tif', objects, nodata=nodata)
-    part = read_instances(tmp_path / 'scenes', tmp_path / 'masks', Report())
-    assert len(part.coco['annotations']) == 4
+    split = read_instances(tmp_path / 'scenes', tmp_path / 'masks', Report())
+    assert len(split.coco['annotations']) == 4
 
 
 # -- scenes

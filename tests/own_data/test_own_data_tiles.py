@@ -229,10 +229,10 @@ def test_small_objects_of_few_large_images(made, tmp_path, monkeypatch):
 
 
 def width_of(maps, factors=None):
-    from cpvt_backbones.own_data.decide.tiles import thinnest_of
+    from cpvt_backbones.own_data.decide.tiles import find_thinnest
     from cpvt_backbones.own_data.read.masks import measure
 
-    return thinnest_of([measure(one) for one in maps], factors or [1.0] * len(maps))
+    return find_thinnest([measure(one) for one in maps], factors or [1.0] * len(maps))
 
 
 def test_widths_of_lines_squares_and_discs():

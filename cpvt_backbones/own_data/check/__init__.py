@@ -1,1 +1,1 @@
-"""Rules for data as read; :func:`.gate.check` applies them."""
+"""Rules for data as read; :func:`.checks.check` applies them."""

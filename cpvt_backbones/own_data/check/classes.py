@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from cpvt_backbones.text import plain
 
-from ..dataset import Coco, Fault, Part, Report, read_id
+from ..dataset import Coco, Fault, Report, Split, read_id
 from ..shapes import is_number
 from .images import equal_files
 
@@ -38,26 +38,26 @@ def refuse_names(names: Iterable[str], report: Report, where: str) -> None:
             report.add_fault(fault, where)
 
 
-def check_categories(part: Part, report: Report) -> None:
+def check_categories(split: Split, report: Report) -> None:
     """Sort categories by id, and check that their names differ.
 
     Ids that are not integers are replaced.
     """
     categories: list[Coco] = []
-    for number, category in enumerate(part.coco['categories'], 1):
+    for number, category in enumerate(split.coco['categories'], 1):
         try:
             categories.append(_check_category(category, categories))
         except Fault as fault:
             report.add_fault(
-                fault, f'{part.source}: {category.get("name") or f"category {number}"}'
+                fault, f'{split.source}: {category.get("name") or f"category {number}"}'
             )
-    refuse_names([category['name'] for category in categories], report, part.source)
+    refuse_names([category['name'] for category in categories], report, split.source)
     if not all(isinstance(category['id'], int) for category in categories):
-        report.add('altered', 'category ids that are not integers are replaced', part.source)
-        _renumber(part, categories)
+        report.add('altered', 'category ids that are not integers are replaced', split.source)
+        _renumber(split, categories)
     elif categories != sorted(categories, key=itemgetter('id')):
-        report.add('note', 'categories are sorted by their ids', part.source)
-    part.coco['categories'] = sorted(categories, key=itemgetter('id'))
+        report.add('note', 'categories are sorted by their ids', split.source)
+    split.coco['categories'] = sorted(categories, key=itemgetter('id'))
 
 
 def _check_category(category: Coco, others: Sequence[Coco]) -> Coco:
@@ -76,19 +76,19 @@ def _check_category(category: Coco, others: Sequence[Coco]) -> Coco:
     return {**category, 'id': key, 'name': name}
 
 
-def _renumber(part: Part, categories: Sequence[Coco]) -> None:
+def _renumber(split: Split, categories: Sequence[Coco]) -> None:
     new = {str(category['id']): number for number, category in enumerate(categories, 1)}
     for category in categories:
         category['id'] = new[str(category['id'])]
-    for one in part.coco['annotations']:
+    for one in split.coco['annotations']:
         one['category_id'] = new.get(str(one.get('category_id')), one.get('category_id'))
 
 
-def _used(part: Part) -> set[int]:
-    return {one['category_id'] for one in part.coco['annotations']}
+def _used(split: Split) -> set[int]:
+    return {one['category_id'] for one in split.coco['annotations']}
 
 
-def drop_parents(parts: Sequence[Part], report: Report) -> None:
+def drop_parents(splits: Sequence[Split], report: Report) -> None:
     """Leave out categories without objects that are not classes.
 
     These are the ``supercategory`` of another, as in Roboflow's exports, and LabelMe's
@@ -96,36 +96,36 @@ def drop_parents(parts: Sequence[Part], report: Report) -> None:
     """
     annotated = set()
     parents = {'_background_'}
-    for part in parts:
-        used = _used(part)
-        for category in part.coco['categories']:
+    for split in splits:
+        used = _used(split)
+        for category in split.coco['categories']:
             if category['id'] in used:
                 annotated.add(category['name'])
             if category.get('supercategory') != category['name']:
                 parents.add(category.get('supercategory'))
-    for part in parts:
+    for split in splits:
         kept = []
-        for category in part.coco['categories']:
+        for category in split.coco['categories']:
             if category['name'] in parents - annotated:
                 reason = 'parent and background categories without objects are left out'
-                report.add('altered', reason, f'{part.source}: {category["name"]}')
+                report.add('altered', reason, f'{split.source}: {category["name"]}')
             else:
                 kept.append(category)
-        part.coco['categories'] = kept
+        split.coco['categories'] = kept
 
 
-def match_categories(parts: Sequence[Part], report: Report) -> None:
-    """Give the categories of all parts the ids of the first part, by name."""
-    for part in parts[1:]:
-        _match(part, parts[0].coco['categories'], report)
+def match_categories(splits: Sequence[Split], report: Report) -> None:
+    """Give the categories of all splits the ids of the first split, by name."""
+    for split in splits[1:]:
+        _match(split, splits[0].coco['categories'], report)
 
 
-def _match(part: Part, categories: Sequence[Coco], report: Report) -> None:
+def _match(split: Split, categories: Sequence[Coco], report: Report) -> None:
     ids = {category['name']: category['id'] for category in categories}
-    used = _used(part)
+    used = _used(split)
     new = {}
-    for category in part.coco['categories']:
-        where = f'{part.source}: {category["name"]}'
+    for category in split.coco['categories']:
+        where = f'{split.source}: {category["name"]}'
         if category['name'] in ids:
             new[category['id']] = ids[category['name']]
         elif category['id'] in used:
@@ -133,13 +133,13 @@ def _match(part: Part, categories: Sequence[Coco], report: Report) -> None:
         else:
             report.add('skipped', 'categories without objects that training lacks', where)
     if any(old != matched for old, matched in new.items()):
-        report.add('note', 'categories are matched by name', part.source)
-    for one in part.coco['annotations']:
+        report.add('note', 'categories are matched by name', split.source)
+    for one in split.coco['annotations']:
         one['category_id'] = new.get(one['category_id'], one['category_id'])
-    part.coco['categories'] = [*categories]
+    split.coco['categories'] = [*categories]
 
 
-def note_empty(train: Part, report: Report) -> None:
+def note_empty(train: Split, report: Report) -> None:
     """Report classes that the model cannot learn."""
     used = _used(train)
     for category in train.coco['categories']:
@@ -147,14 +147,14 @@ def note_empty(train: Part, report: Report) -> None:
             report.add('note', 'classes without a training object', category['name'])
 
 
-def list_classes(parts: Sequence[Part], report: Report) -> None:
+def list_classes(splits: Sequence[Split], report: Report) -> None:
     """Report the number of objects or images of each class, and similar names."""
-    unit = 'objects' if 'annotations' in parts[0].coco else 'images'
-    counts = [_count(part) for part in parts]
+    unit = 'objects' if 'annotations' in splits[0].coco else 'images'
+    counts = [_count(split) for split in splits]
     total: Counter[str] = Counter()
     for found in counts:
         total.update(found)
-    names = [category['name'] for category in parts[0].coco.get('categories', ())] or sorted(total)
+    names = [category['name'] for category in splits[0].coco.get('categories', ())] or sorted(total)
     for index, name in enumerate(names):
         numbers = []
         for kind, found in zip(('training', 'validation'), counts, strict=False):
@@ -165,12 +165,12 @@ def list_classes(parts: Sequence[Part], report: Report) -> None:
         report.add('note', 'class names that differ only in case, spaces and signs', where)
 
 
-def _count(part: Part) -> Counter[str]:
-    if 'annotations' not in part.coco:
-        return Counter(image['label'] for image in part.coco['images'])
-    names = {category['id']: category['name'] for category in part.coco['categories']}
+def _count(split: Split) -> Counter[str]:
+    if 'annotations' not in split.coco:
+        return Counter(image['label'] for image in split.coco['images'])
+    names = {category['id']: category['name'] for category in split.coco['categories']}
     # Missing categories are refused.
-    objects = [one for one in part.coco['annotations'] if not one.get('iscrowd')]
+    objects = [one for one in split.coco['annotations'] if not one.get('iscrowd')]
     return Counter(names.get(one['category_id'], '') for one in objects)
 
 
@@ -186,27 +186,27 @@ def _names_alike(names: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def note_contradictions(parts: Sequence[Part], report: Report) -> None:
+def note_contradictions(splits: Sequence[Split], report: Report) -> None:
     """Report identical files in several class folders."""
     labels = {}
-    for part in parts:
-        for image in part.coco['images']:
-            labels[part.root / image['file_name']] = image['label']
+    for split in splits:
+        for image in split.coco['images']:
+            labels[split.root / image['file_name']] = image['label']
     for same in equal_files(labels):
         if len({labels[path] for path in same}) > 1:
             reason = 'one image in several class folders, so its labels contradict each other'
             report.add('note', reason, ' = '.join(map(str, same)))
 
 
-def classes_of(parts: Sequence[Part]) -> list[str]:
+def classes_of(splits: Sequence[Split]) -> list[str]:
     """Return the sorted class names of images in class folders."""
-    return sorted({image['label'] for part in parts for image in part.coco['images']})
+    return sorted({image['label'] for split in splits for image in split.coco['images']})
 
 
-def check_labels(parts: Sequence[Part], report: Report) -> None:
+def check_labels(splits: Sequence[Split], report: Report) -> None:
     """Refuse classes without training images; report those without validation images."""
-    refuse_names(classes_of(parts), report, str(parts[0].root))
-    train, val = ({image['label'] for image in part.coco['images']} for part in parts)
+    refuse_names(classes_of(splits), report, str(splits[0].root))
+    train, val = ({image['label'] for image in split.coco['images']} for split in splits)
     for label in sorted(val - train):
         report.add('refused', 'classes without a training image', label)
     for label in sorted(train - val):

@@ -13,7 +13,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.images.windows import open_scene
 
-from ..dataset import Coco, Fault, Part, Report, part_of, read_id
+from ..dataset import Coco, Fault, Report, Split, read_id, subset
 from ..files import path_problem
 from ..read.images import ImageFacts, Size
 from ..shapes import ROUNDING, extent, is_number, is_rle
@@ -25,24 +25,25 @@ HALF_RANGE = 1 << 15  # of 16 bits
 FRAME = re.compile(r'(.*(?:frame|(?:frame|clip|video|seq)\w*?[_\-. ]))f?\d+', re.IGNORECASE)
 
 
-def check_entries(part: Part, report: Report) -> Part:
+def check_entries(split: Split, report: Report) -> Split:
     """Keep images whose name and id no other image has."""
-    report.read['images'] += len(part.coco['images'])
+    report.read['images'] += len(split.coco['images'])
     images = []
     owners: dict[str, str] = {}  # of the real path of each file
     ids: set[int | str] = set()
-    for number, image in enumerate(part.coco['images'], 1):
+    for number, image in enumerate(split.coco['images'], 1):
         try:
-            file = _check_entry(image, part.root, owners, ids)
-            if 'annotations' not in part.coco:
+            file = _check_entry(image, split.root, owners, ids)
+            if 'annotations' not in split.coco:
                 _check_listed(image['file_name'])
         except Fault as fault:
-            report.add_fault(fault, f'{part.source}: {image.get("file_name") or f"image {number}"}')
+            name = image.get('file_name') or f'image {number}'
+            report.add_fault(fault, f'{split.source}: {name}')
             continue
         owners[file] = image['file_name']
         ids.add(image['id'])
         images.append(image)
-    return Part({**part.coco, 'images': images}, part.root, part.source)
+    return Split({**split.coco, 'images': images}, split.root, split.source)
 
 
 def _check_entry(
@@ -76,21 +77,21 @@ def _check_listed(name: str) -> None:
         raise Fault('refused', reason, repr(name))
 
 
-def check_files(part: Part, facts: Facts, report: Report, *, unread: str) -> None:
+def check_files(split: Split, facts: Facts, report: Report, *, unread: str) -> None:
     """Leave out images that cannot be read or have a wrong size, with their objects."""
-    objects: dict[int | str, list[Coco]] = {image['id']: [] for image in part.coco['images']}
-    for one in part.coco.get('annotations', ()):
+    objects: dict[int | str, list[Coco]] = {image['id']: [] for image in split.coco['images']}
+    for one in split.coco.get('annotations', ()):
         objects[one['image_id']].append(one)
     kept = []
-    for image in part.coco['images']:
-        path = part.root / image['file_name']
+    for image in split.coco['images']:
+        path = split.root / image['file_name']
         try:
             if facts[path].fault:
                 reason = 'images that cannot be read'
                 if unread == 'refused':
                     reason += ' (--skip-damaged leaves them out, with their labels)'
                 raise Fault(unread, reason, facts[path].fault)
-            if 'annotations' in part.coco and 'mask' not in image:
+            if 'annotations' in split.coco and 'mask' not in image:
                 _check_size(image, facts[path], objects[image['id']], report, str(path))
             else:
                 _check_mask_size(image, facts[path])
@@ -101,7 +102,7 @@ def check_files(part: Part, facts: Facts, report: Report, *, unread: str) -> Non
             continue
         kept.append(image)
     names = {image['file_name'] for image in kept}
-    part.coco = part_of(part, names).coco
+    split.coco = subset(split, names).coco
 
 
 def _check_size(
@@ -324,12 +325,12 @@ def equal_files(paths: Iterable[Path]) -> list[list[Path]]:
     return found
 
 
-def note_duplicates(parts: Sequence[Part], report: Report) -> None:
-    """Report images in both parts, and validation images that are copies of training images."""
+def note_duplicates(splits: Sequence[Split], report: Report) -> None:
+    """Report images in both splits, and validation images that are copies of training images."""
     owners: dict[Path, set[str]] = {}
-    for name, part in zip(('training', 'validation'), parts, strict=True):
-        for image in part.coco['images']:
-            file = (part.root / image['file_name']).resolve()
+    for name, split in zip(('training', 'validation'), splits, strict=True):
+        for image in split.coco['images']:
+            file = (split.root / image['file_name']).resolve()
             owners.setdefault(file, set()).add(name)
     reason = 'images in both training and validation: their scores say nothing of other images'
     for file in sorted(file for file, found in owners.items() if len(found) > 1):
@@ -342,14 +343,14 @@ def note_duplicates(parts: Sequence[Part], report: Report) -> None:
                 report.add('note', reason, f'{file} = {train[0]}')
 
 
-def note_siblings(parts: Sequence[Part], report: Report) -> None:
+def note_siblings(splits: Sequence[Split], report: Report) -> None:
     """Report copies of one image, and frames of one clip, in training and validation."""
     copies = 'copies of one image, by the same name before .rf., in training and validation'
     frames = (
         'frames of one clip in training and validation: their scores say little of other clips;'
         ' make folders train and val'
     )
-    train, val = parts
+    train, val = splits
     originals: dict[str, str] = {}
     clips: dict[str, str] = {}
     for image in train.coco['images']:

@@ -127,7 +127,7 @@ def find_classes(
     order = _order(values, named, {*ignore, *values.nodata}, coloured=coloured)
     left_out = {order[i] if i < len(order) else i for i in ignore}
     of_colours = coloured or bool(named and named.colours)
-    if not of_colours and ask_about_nodata(values, order, left_out, report):
+    if not of_colours and refuse_nodata_class(values, order, left_out, report):
         return MaskClasses()
     left_out |= values.nodata - {*order}
     if _refuse_values(facts, values, order, left_out, report, named=named, of_colours=of_colours):
@@ -190,7 +190,7 @@ def _refuse_values(
         refused = compare_names(values, named, order, left_out, report)
     elif len(order) <= LARGEST + 1:
         refused = refuse_instances(facts, report, of_colours)
-        refused = refused or ask_about(values, order, left_out, report)
+        refused = refused or refuse_unlikely_values(values, order, left_out, report)
     if len(order) > LARGEST + 1 and not named:
         most = max(values.pixels)
         reason = (
@@ -262,7 +262,7 @@ def compare_names(
     return bool(unnamed)
 
 
-def ask_about(
+def refuse_unlikely_values(
     values: Values, order: Sequence[int], left_out: Collection[int], report: Report
 ) -> bool:
     """Refuse values that may be mistakes, and return ``True`` if there are any.
@@ -286,7 +286,7 @@ def ask_about(
     return bool(missing or rare)
 
 
-def ask_about_nodata(
+def refuse_nodata_class(
     values: Values, order: Sequence[int], left_out: Collection[int], report: Report
 ) -> bool:
     """Refuse classes whose value masks declare as ``nodata``; return ``True`` if there are any.

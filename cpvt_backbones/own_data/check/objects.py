@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dataset import Coco, Crowd, Fault, Part, Report, read_id
+from ..dataset import Coco, Crowd, Fault, Report, Split, read_id
 from ..shapes import (
     FAR,
     ROUNDING,
@@ -46,7 +46,7 @@ class _Case:
 
 
 @dataclass
-class BoxDoubts:
+class BoxWarnings:
     """Boxes that reach out of their image, or differ from their outlines.
 
     Args:
@@ -117,20 +117,20 @@ def _reaches_in(case: _Case) -> bool:
     return right > left and bottom > top
 
 
-def link_objects(part: Part, report: Report) -> None:
+def link_objects(split: Split, report: Report) -> None:
     """Set the integer image id of each object, and check its category; leave out others."""
-    report.read['objects'] += len(part.coco['annotations'])
-    images = part.coco['images']
+    report.read['objects'] += len(split.coco['annotations'])
+    images = split.coco['images']
     new_ids = {image['id']: image['id'] for image in images}
     if not all(isinstance(image['id'], int) for image in images):
-        report.add('altered', 'image ids that are not integers are replaced', part.source)
+        report.add('altered', 'image ids that are not integers are replaced', split.source)
         new_ids = {image['id']: number for number, image in enumerate(images, 1)}
     by_text = {str(old): new for old, new in new_ids.items()}
-    categories = {category['id']: category['id'] for category in part.coco['categories']}
+    categories = {category['id']: category['id'] for category in split.coco['categories']}
     category_texts = {str(key): key for key in categories}
     kept = []
-    for number, one in enumerate(part.coco['annotations'], 1):
-        where = f'{part.source}: annotation {one.get("id", f"number {number}")}'
+    for number, one in enumerate(split.coco['annotations'], 1):
+        where = f'{split.source}: annotation {one.get("id", f"number {number}")}'
         try:
             one['image_id'] = _find(one, 'image_id', new_ids, by_text, report, where)
             one['category_id'] = _find(
@@ -142,7 +142,7 @@ def link_objects(part: Part, report: Report) -> None:
         kept.append(one)
     for image in images:
         image['id'] = new_ids[image['id']]
-    part.coco['annotations'] = kept
+    split.coco['annotations'] = kept
 
 
 def _find(
@@ -167,25 +167,25 @@ def _find(
     )
 
 
-def check_objects(part: Part, report: Report, *, crowd: Crowd | None = None) -> None:
+def check_objects(split: Split, report: Report, *, crowd: Crowd | None = None) -> None:
     """Complete and check all objects of used images.
 
-    ``crowd`` is the meaning of ``iscrowd``; see :func:`gate.check`.
+    ``crowd`` is the meaning of ``iscrowd``; see :func:`.checks.check`.
     """
-    images = {image['id']: image for image in part.coco['images']}
+    images = {image['id']: image for image in split.coco['images']}
     kept = []
     ids = set()
     seen = set()
-    doubts = BoxDoubts()
-    for number, one in enumerate(part.coco['annotations'], 1):
+    warnings = BoxWarnings()
+    for number, one in enumerate(split.coco['annotations'], 1):
         image = images[one['image_id']]
         key = one.get('id')
         where = (
-            f'{part.root / image["file_name"]}: annotation'
+            f'{split.root / image["file_name"]}: annotation'
             f' {key if "id" in one else f"number {number}"}'
         )
         try:
-            checked = _check_object(one, image, report, where, doubts, crowd)
+            checked = _check_object(one, image, report, where, warnings, crowd)
             content = _content(checked)
             if content in seen:
                 raise Fault('skipped', 'objects that are listed twice')
@@ -203,8 +203,8 @@ def check_objects(part: Part, report: Report, *, crowd: Crowd | None = None) -> 
         kept.append(checked)
     for number, one in enumerate(kept, 1):
         one['id'] = number
-    part.coco['annotations'] = kept
-    doubts.report(report)
+    split.coco['annotations'] = kept
+    warnings.report(report)
 
 
 CROWDS = (
@@ -226,7 +226,7 @@ def _content(one: Coco) -> tuple[Any, ...]:
 
 
 def _check_object(
-    one: Coco, image: Coco, report: Report, where: str, doubts: BoxDoubts, crowd: Crowd | None
+    one: Coco, image: Coco, report: Report, where: str, warnings: BoxWarnings, crowd: Crowd | None
 ) -> Coco:
     """Return an annotation with box, area and ``iscrowd``, clipped to its image."""
     box = read_box(one)
@@ -237,7 +237,7 @@ def _check_object(
             raise Fault('refused', 'objects with neither bbox nor outline')
         box = box_of_outline(outline)
         report.add('altered', 'bbox is derived from the outline', where)
-    doubts.add(box, image, None if iscrowd else outline, where)
+    warnings.add(box, image, None if iscrowd else outline, where)
     if outline is None and rotation_of(one):
         box = turn_box(box, rotation_of(one))
         one = {**one, 'attributes': {**one['attributes'], 'rotation': 0.0}}
@@ -275,14 +275,14 @@ def _is_ignored(one: Coco, crowd: Crowd | None, report: Report, where: str) -> i
     return 0
 
 
-def refuse_classes_of_crowds(parts: Sequence[Part], report: Report) -> None:
+def refuse_classes_of_crowds(splits: Sequence[Split], report: Report) -> None:
     """Refuse classes whose annotations are all regions to ignore, which must be a mistake."""
     ignored: dict[int, bool] = {}
-    for part in parts:
-        for one in part.coco['annotations']:
+    for split in splits:
+        for one in split.coco['annotations']:
             known = ignored.get(one['category_id'], True)
             ignored[one['category_id']] = known and bool(one['iscrowd'])
-    for category in parts[0].coco['categories']:
+    for category in splits[0].coco['categories']:
         if ignored.get(category['id']):
             reason = (
                 'classes whose annotations all have iscrowd: --crowd objects takes them as objects,'
@@ -338,14 +338,14 @@ def _area_of(one: Coco, box: Box, outline: Any, size: tuple[int, int]) -> float:
     return area or box[2] * box[3]
 
 
-def check_outlines(part: Part, report: Report, *, required: bool) -> None:
+def check_outlines(split: Split, report: Report, *, required: bool) -> None:
     """Refuse objects without outline if ``required``; otherwise report that they are left out.
 
     Regions to ignore (``iscrowd``) without outline are skipped.
     """
     kept = []
-    for one in part.coco['annotations']:
-        where = f'{part.source}: annotation {one["id"]}'
+    for one in split.coco['annotations']:
+        where = f'{split.source}: annotation {one["id"]}'
         if not required:
             if 'segmentation' in one:
                 reason = 'outlines are left out; the format instances trains on them'
@@ -359,4 +359,4 @@ def check_outlines(part: Part, report: Report, *, required: bool) -> None:
                 'refused', 'objects without an outline, which the format instances needs', where
             )
     if required:
-        part.coco['annotations'] = kept
+        split.coco['annotations'] = kept

@@ -11,9 +11,9 @@ import numpy as np
 from cpvt_backbones.errors import InputError
 
 from ..check.classes import classes_of
-from ..dataset import Coco, Part
+from ..dataset import Coco, Split
 from ..read.masks import no_class_of
-from .tiles import TILE, Tiles, overlap_of, thinnest_of, tile_maps, tile_objects
+from .tiles import TILE, Tiles, find_thinnest, overlap_of, tile_maps, tile_objects
 
 OBJECT = 16  # px of the smallest class at the training scale
 TOO_SMALL = 12  # px of the smallest class, below which tiles are cut
@@ -32,16 +32,16 @@ class Settings:
     """Data to write, and settings of the config.
 
     Args:
-        parts: Training and validation data as used in training; with tiles, those of the tiles.
+        splits: Training and validation data as used in training; with tiles, those of the tiles.
         classes: Names of the classes.
         fields: Numbers of the config, without text from the data.
         about: One line about the training images.
         remarks: Lines to print.
         infer: Options of ``cpvt infer`` besides config, checkpoint and images.
-        tiles: Tiles of both parts, if any.
+        tiles: Tiles of both splits, if any.
     """
 
-    parts: Sequence[Part]
+    splits: Sequence[Split]
     classes: Sequence[str]
     fields: dict[str, Any]
     about: str
@@ -50,15 +50,15 @@ class Settings:
     tiles: Sequence[Tiles] = ()
 
 
-def median_size(part: Part) -> np.ndarray:
+def median_size(split: Split) -> np.ndarray:
     """Return the median width and height of the images in px."""
-    return np.median([(image['width'], image['height']) for image in part.coco['images']], axis=0)
+    return np.median([(image['width'], image['height']) for image in split.coco['images']], axis=0)
 
 
-def describe(part: Part) -> str:
+def describe(split: Split) -> str:
     """Describe number and size of the images."""
-    width, height = median_size(part)
-    return f'{len(part.coco["images"])} training images, median {width:.0f} x {height:.0f} px'
+    width, height = median_size(split)
+    return f'{len(split.coco["images"])} training images, median {width:.0f} x {height:.0f} px'
 
 
 def passes(images: int) -> float:
@@ -66,9 +66,9 @@ def passes(images: int) -> float:
     return float(np.clip(8000 / images, 12, 40))
 
 
-def iterations(part: Part) -> int:
+def iterations(split: Split) -> int:
     """Return the number of iterations with four images each."""
-    count = len(part.coco['images'])
+    count = len(split.coco['images'])
     return round(count * passes(count) / 4)
 
 
@@ -93,10 +93,10 @@ def enlarged(factor: float) -> list[str]:
     ]
 
 
-def vanishing(parts: Sequence[Part], scale: Sequence[int]) -> list[str]:
+def vanishing(splits: Sequence[Split], scale: Sequence[int]) -> list[str]:
     """Describe images, such as long ones, whose objects shrink below ``VANISHING`` px."""
     found: list[str] = []
-    for coco in (part.coco for part in parts):
+    for coco in (split.coco for split in splits):
         images = {image['id']: image for image in coco['images']}
         for one in coco['annotations']:
             side, image = math.prod(one['bbox'][2:]) ** 0.5, images[one['image_id']]
@@ -112,9 +112,9 @@ def vanishing(parts: Sequence[Part], scale: Sequence[int]) -> list[str]:
     ]
 
 
-def about_tiles(part: Part) -> str:
+def about_tiles(split: Split) -> str:
     """Describe training on tiles."""
-    count = len(part.coco['images'])
+    count = len(split.coco['images'])
     return f'the config trains on {count} tiles of {TILE} px, at the scale of the images'
 
 
@@ -123,13 +123,13 @@ def options_of_tiles(side: int, overlap: int) -> str:
     return f' --scale native --tile-size {side} --overlap {overlap} --max-pixels {side**2}'
 
 
-def _parts_of(tiles: Sequence[Tiles]) -> list[Part]:
-    """Return the parts of tiles on which a config trains."""
-    return [Part(one.coco, one.part.root, one.part.source) for one in tiles]
+def _tiled_splits(tiles: Sequence[Tiles]) -> list[Split]:
+    """Return the splits of tiles on which a config trains."""
+    return [Split(one.coco, one.split.root, one.split.source) for one in tiles]
 
 
 def object_settings(
-    task: str, parts: Sequence[Part], *, suffix: str = '.jpg', side: int | None = None
+    task: str, splits: Sequence[Split], *, suffix: str = '.jpg', side: int | None = None
 ) -> Settings:
     """Choose the settings of a detector or instance segmentor.
 
@@ -138,59 +138,59 @@ def object_settings(
     px, but are larger in the images, these are cut into tiles, files with ``suffix``. A given
     longer ``side``, in px, is used without tiles.
     """
-    about = describe(parts[0])
-    size = median_size(parts[0])
-    small, label = smallest_class(parts[0].coco)
+    about = describe(splits[0])
+    size = median_size(splits[0])
+    small, label = smallest_class(splits[0].coco)
     longest = float(size.max())
     factor = min(max(min(1.0, OBJECT / small), SIDES[0] / longest), SIDES[1] / longest)
     if side:
         factor = side / longest
     scale = scaled(size, factor)
-    seen, _ = smallest_class(parts[0].coco, scale)
-    names = {category['id']: category['name'] for category in parts[0].coco['categories']}
+    seen, _ = smallest_class(splits[0].coco, scale)
+    names = {category['id']: category['name'] for category in splits[0].coco['categories']}
     remark = f'smallest objects, {names[label]}: side of {small:.0f} px in the images'
     infer = ''
     tiles: list[Tiles] = []
     if not side and seen < min(TOO_SMALL, SHRUNK * small):
-        overlap = overlap_of(parts)
-        tiles = [tile_objects(part, overlap=overlap, suffix=suffix) for part in parts]
-        parts = _parts_of(tiles)
-        remark += f', {seen:.0f} px if shrunk to {max(scale)} px: {about_tiles(parts[0])}'
+        overlap = overlap_of(splits)
+        tiles = [tile_objects(split, overlap=overlap, suffix=suffix) for split in splits]
+        splits = _tiled_splits(tiles)
+        remark += f', {seen:.0f} px if shrunk to {max(scale)} px: {about_tiles(splits[0])}'
         infer = options_of_tiles(TILE, overlap)
         scale, factor = (TILE, TILE), 1.0
     else:
         remark += f', {seen:.0f} px in training (images of {max(scale)} px)'
-    remarks = [remark, *vanishing(parts, scale), *enlarged(factor)]
-    fields: dict[str, Any] = dict(scale=scale, length=iterations(parts[0]))
+    remarks = [remark, *vanishing(splits, scale), *enlarged(factor)]
+    fields: dict[str, Any] = dict(scale=scale, length=iterations(splits[0]))
     if task == 'detector':
         # Times the stride of 8. Coarser strides are for objects of more than 32 px.
         fields['anchor'] = float(np.clip(small * factor / 8, 0.5, 4))
-        fields['ratios'] = anchor_ratios(parts[0].coco)
+        fields['ratios'] = anchor_ratios(splits[0].coco)
     else:
         fields['anchor'] = float(np.clip(small * factor / 4, 2, 8))  # times the stride of 4
-    fields['detections'] = detections_of(parts)
+    fields['detections'] = detections_of(splits)
     if fields['detections']:
         remarks.append(
-            f'{most_objects(parts)} objects in an image: the config predicts up to'
+            f'{most_objects(splits)} objects in an image: the config predicts up to'
             f' {fields["detections"]}, and keeps the checkpoint of the best mAP_50, because'
             " COCO's mAP counts 100 per image"
         )
-    classes = [category['name'] for category in parts[0].coco['categories']]
-    return Settings(parts, classes, fields, about, remarks, infer, tiles)
+    classes = [category['name'] for category in splits[0].coco['categories']]
+    return Settings(splits, classes, fields, about, remarks, infer, tiles)
 
 
-def most_objects(parts: Sequence[Part]) -> int:
+def most_objects(splits: Sequence[Split]) -> int:
     """Return the maximum number of objects in an image."""
     counts = Counter[tuple[int, int]]()
-    for number, part in enumerate(parts):
-        for one in part.coco['annotations']:
+    for number, split in enumerate(splits):
+        for one in split.coco['annotations']:
             counts[number, one['image_id']] += not one['iscrowd']
     return max(counts.values(), default=0)
 
 
-def detections_of(parts: Sequence[Part]) -> int | None:
+def detections_of(splits: Sequence[Split]) -> int | None:
     """Return the number of predictions for images with many objects; ``None`` for mmdet's 100."""
-    most = most_objects(parts)
+    most = most_objects(splits)
     return None if 2 * most <= DETECTIONS else math.ceil(2 * most / 100) * 100
 
 
@@ -251,18 +251,18 @@ class ClassMaps:
         counts: Counts of each training image's map, from :func:`..read.masks.measure`.
         read: Function that returns the map of an image by its ``file_name``.
         missing: Share of pixels without data in the images.
-        placed: The images are georeferenced.
+        georeferenced: The images are georeferenced.
     """
 
     classes: Sequence[str]
     counts: Sequence[np.ndarray]
     read: Callable[[str], np.ndarray]
     missing: float = 0.0
-    placed: bool = False
+    georeferenced: bool = False
 
 
 def map_settings(
-    parts: Sequence[Part], maps: ClassMaps, *, suffix: str = '.jpg', side: int | None = None
+    splits: Sequence[Split], maps: ClassMaps, *, suffix: str = '.jpg', side: int | None = None
 ) -> Settings:
     """Choose the settings of a segmentor.
 
@@ -271,9 +271,9 @@ def map_settings(
     images, these are cut into tiles, files with ``suffix``. Larger georeferenced images are cut
     too, so that all are seen at their own scale. ``side`` is that of :func:`object_settings`.
     """
-    about = describe(parts[0])
-    size = median_size(parts[0])
-    least = 0.0 if maps.placed else SIDES[0]
+    about = describe(splits[0])
+    size = median_size(splits[0])
+    least = 0.0 if maps.georeferenced else SIDES[0]
     factor = float(np.clip(1.0, least / size.max(), CLASS_MAP_SIDE / size.max()))
     if side:
         factor = float(side / size.max())
@@ -282,12 +282,12 @@ def map_settings(
     fields: dict[str, Any] = dict(is_tiled=False, scale=scale, crop=crop)
     remarks = [f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images']
     remarks += enlarged(factor)
-    infer = options_of_tiles(max(scale), max(scale) // 4) if maps.placed else ''
+    infer = options_of_tiles(max(scale), max(scale) // 4) if maps.georeferenced else ''
     why = ''
-    if not side and maps.placed and _largest_side(parts) > CLASS_MAP_SIDE:
+    if not side and maps.georeferenced and _largest_side(splits) > CLASS_MAP_SIDE:
         why = f'georeferenced images of more than {CLASS_MAP_SIDE} px'
-    images = parts[0].coco['images']
-    thin = thinnest_of(maps.counts, [factor_of(image, scale) for image in images])
+    images = splits[0].coco['images']
+    thin = find_thinnest(maps.counts, [factor_of(image, scale) for image in images])
     if thin is not None:
         widths = f'thinnest class, {maps.classes[thin.label]}: {thin.own:.1f} px in the images'
         widths += f', {thin.seen:.1f} px'
@@ -296,27 +296,27 @@ def map_settings(
         remarks.append(f'{widths} in training (images of {max(scale)} px)')
     tiles: list[Tiles] = []
     if why:
-        tiles = _tiles_for_crops(parts, maps, suffix)
-        parts = _parts_of(tiles)
+        tiles = _tiles_for_crops(splits, maps, suffix)
+        splits = _tiled_splits(tiles)
         side_of_crop = (CLASS_MAP_SIDE, CLASS_MAP_SIDE)
         fields = dict(is_tiled=True, scale=side_of_crop, crop=side_of_crop)
-        remarks = [f'{why}: {about_tiles(parts[0])}, in crops of {CLASS_MAP_SIDE} px']
+        remarks = [f'{why}: {about_tiles(splits[0])}, in crops of {CLASS_MAP_SIDE} px']
         infer = options_of_tiles(CLASS_MAP_SIDE, CLASS_MAP_SIDE // 4)
     if maps.missing:
         share = f'{maps.missing:.2%}'
         remarks.append(f'pixels without data in the images: {share}; they have no class')
-    fields['length'] = iterations(parts[0])
-    return Settings(parts, maps.classes, fields, about, remarks, infer, tiles)
+    fields['length'] = iterations(splits[0])
+    return Settings(splits, maps.classes, fields, about, remarks, infer, tiles)
 
 
-def _largest_side(parts: Sequence[Part]) -> int:
-    images = [image for part in parts for image in part.coco['images']]
+def _largest_side(splits: Sequence[Split]) -> int:
+    images = [image for split in splits for image in split.coco['images']]
     return max(max(image['width'], image['height']) for image in images)
 
 
-def _tiles_for_crops(parts: Sequence[Part], maps: ClassMaps, suffix: str) -> list[Tiles]:
+def _tiles_for_crops(splits: Sequence[Split], maps: ClassMaps, suffix: str) -> list[Tiles]:
     """Make tiles that are larger than the crops for training, and as large for validation."""
-    training, validation = parts
+    training, validation = splits
     no_class = no_class_of(len(maps.classes))
     overlap, crop = TILE // 4, CLASS_MAP_SIDE
     return [
@@ -327,16 +327,16 @@ def _tiles_for_crops(parts: Sequence[Part], maps: ClassMaps, suffix: str) -> lis
     ]
 
 
-def class_settings(parts: Sequence[Part], *, side: int | None = None) -> Settings:
+def class_settings(splits: Sequence[Split], *, side: int | None = None) -> Settings:
     """Choose the settings of a classifier; a given ``side`` in px is used."""
     if not side:
-        smallest = median_size(parts[0]).min()
+        smallest = median_size(splits[0]).min()
         side = max((one for one in CROPS if one <= smallest), default=CROPS[0])
-    count = len(parts[0].coco['images'])
+    count = len(splits[0].coco['images'])
     fields: dict[str, Any] = dict(
         scale=side,
         batch=min(64, max(1, count // 2)),  # an epoch has only whole batches, at least two
         length=round(passes(count)),
     )
     remarks = [f'scale of training: {side} x {side} px']
-    return Settings(parts, classes_of(parts), fields, describe(parts[0]), remarks)
+    return Settings(splits, classes_of(splits), fields, describe(splits[0]), remarks)

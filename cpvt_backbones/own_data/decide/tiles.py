@@ -16,7 +16,7 @@ from rich.progress import track
 
 from cpvt_backbones.inference.tiles import make_grid
 
-from ..dataset import Coco, Part
+from ..dataset import Coco, Split
 from ..read.masks import IGNORE
 from ..shapes import SMALLEST, is_rle, mask_of, rle_of
 
@@ -25,68 +25,68 @@ OVERLAPS = 64, 320  # px, minimum and maximum overlap of neighbours in images wi
 VISIBLE = 0.5  # share of an object below which its part in a tile is ignored
 
 
-def overlap_of(parts: Sequence[Part]) -> int:
+def overlap_of(splits: Sequence[Split]) -> int:
     """Choose the overlap in px with which most objects are whole in some tile."""
-    sides = [max(one['bbox'][2:]) for part in parts for one in part.coco['annotations']]
+    sides = [max(one['bbox'][2:]) for split in splits for one in split.coco['annotations']]
     return int(np.clip(np.ceil(np.quantile(sides, 0.95)), *OVERLAPS))
 
 
 @dataclass
 class Tiles:
-    """Tiles of a part, not yet cut.
+    """Tiles of a split, not yet cut.
 
     Args:
-        part: The images to be cut.
+        split: The images to be cut.
         coco: Images of the tiles, and their objects, if any.
-        places: Tiles by ``file_name`` of their image: ``file_name``, ``left``, ``top``, ``width``
+        by_image: Tiles by ``file_name`` of their image: ``file_name``, ``left``, ``top``, ``width``
             and ``height`` in px.
         left_out: Number of unused tiles without objects.
     """
 
-    part: Part
+    split: Split
     coco: Coco
-    places: dict[str, list[Coco]]
+    by_image: dict[str, list[Coco]]
     left_out: int = 0
 
 
-def tile_objects(part: Part, *, overlap: int, suffix: str) -> Tiles:
+def tile_objects(split: Split, *, overlap: int, suffix: str) -> Tiles:
     """Make tiles of images with objects.
 
     Tiles without objects are used up to the number of those with objects, evenly chosen. Parts of
     objects below the share ``VISIBLE`` are ignored (``iscrowd``).
 
     Args:
-        part: Images with their sizes and objects.
+        split: Images with their sizes and objects.
         overlap: Overlap of neighbouring tiles in px.
         suffix: Suffix of the tiles' files.
     """
-    objects: dict[int, list[Coco]] = {image['id']: [] for image in part.coco['images']}
-    for one in part.coco['annotations']:
+    objects: dict[int, list[Coco]] = {image['id']: [] for image in split.coco['images']}
+    for one in split.coco['annotations']:
         objects[one['image_id']].append(one)
     tiles: list[Coco] = []
-    names = output_names([image['file_name'] for image in part.coco['images']])
-    for image in part.coco['images']:
+    names = output_names([image['file_name'] for image in split.coco['images']])
+    for image in split.coco['images']:
         name = names[image['file_name']]
         tiles += _tiles_of(image, objects[image['id']], overlap, name, suffix)
     full = [tile for tile in tiles if tile['objects']]
     empty = [tile for tile in tiles if not tile['objects']]
     chosen = full + empty[:: max(1, -(-len(empty) // max(1, len(full))))]
-    places: dict[str, list[Coco]] = {}
+    by_image: dict[str, list[Coco]] = {}
     images: list[Coco] = []
     annotations: list[Coco] = []
     for tile in chosen:
-        places.setdefault(tile['source'], []).append(tile)
+        by_image.setdefault(tile['source'], []).append(tile)
         number = len(images) + 1
         size = dict(width=tile['width'], height=tile['height'])
         images.append(dict(id=number, file_name=tile['file_name'], **size))
         for one in tile['objects']:
             annotations.append(dict(one, id=len(annotations) + 1, image_id=number))
-    coco = dict(part.coco, images=images, annotations=annotations)
-    return Tiles(part, coco, places, len(tiles) - len(chosen))
+    coco = dict(split.coco, images=images, annotations=annotations)
+    return Tiles(split, coco, by_image, len(tiles) - len(chosen))
 
 
 def tile_maps(
-    part: Part,
+    split: Split,
     read: Callable[[str], np.ndarray],
     *,
     side: int,
@@ -99,14 +99,14 @@ def tile_maps(
     Tiles without a pixel of a class are left out, except the first one of an image without any.
 
     Args:
-        part: Images with their sizes.
+        split: Images with their sizes.
         read: Function that returns the class map (H, W) of an image by its ``file_name``.
         side: Side of a tile in px.
         suffix: Suffix of the tiles' files.
         overlap: Overlap of neighbouring tiles in px.
         no_class: Value of pixels without class.
     """
-    names = output_names([image['file_name'] for image in part.coco['images']])
+    names = output_names([image['file_name'] for image in split.coco['images']])
 
     def choose(image: Coco) -> list[Coco]:
         source = image['file_name']
@@ -114,11 +114,11 @@ def tile_maps(
         tiles = [*_tiles_of(image, (), overlap, names[source], suffix, side=side)]
         return [tile for tile in tiles if (classes[window(tile)] != no_class).any()] or tiles[:1]
 
-    images = part.coco['images']
+    images = split.coco['images']
     with ThreadPoolExecutor(4) as pool:
         found = [*track(pool.map(choose, images), description='tiles', total=len(images))]
-    places = {image['file_name']: tiles for image, tiles in zip(images, found, strict=True)}
-    return Tiles(part, dict(images=[tile for tiles in found for tile in tiles]), places)
+    by_image = {image['file_name']: tiles for image, tiles in zip(images, found, strict=True)}
+    return Tiles(split, dict(images=[tile for tiles in found for tile in tiles]), by_image)
 
 
 def window(tile: Coco) -> tuple[slice, slice]:
@@ -217,7 +217,7 @@ def cut_object(
     return cut
 
 
-class Thinnest(NamedTuple):
+class ThinnestClass(NamedTuple):
     """Label of the thinnest class, and its width in px in the images and in training."""
 
     label: int
@@ -225,7 +225,7 @@ class Thinnest(NamedTuple):
     seen: float
 
 
-def thinnest_of(counts: Sequence[np.ndarray], factors: Sequence[float]) -> Thinnest | None:
+def find_thinnest(counts: Sequence[np.ndarray], factors: Sequence[float]) -> ThinnestClass | None:
     """Find the class that is thinnest after resizing each image by its factor.
 
     The width is 2 * area / edges over all images. This is the width of a line, half of a square's
@@ -242,7 +242,7 @@ def thinnest_of(counts: Sequence[np.ndarray], factors: Sequence[float]) -> Thinn
     label = int(np.argmin(seen))
     if not np.isfinite(seen[label]):
         return None
-    return Thinnest(label, float(own[label]), float(seen[label]))
+    return ThinnestClass(label, float(own[label]), float(seen[label]))
 
 
 def _widths(areas: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from cpvt_backbones.weights import shipped_weights
 
 from ..read.masks import IGNORE, no_class_of
 from .weights import Pretrained
-from .whole import WholeModel
+from .whole_model import WholeModel
 
 # Models of the tasks, with their optimizer and hooks.
 RECIPES = {
@@ -231,7 +231,7 @@ def _rates(model: Pretrained | WholeModel) -> Values:
     """Return learning rates of another model than the recipe's, whose rate is for 192 channels."""
     rate = float(f'{1e-3 * min(1.0, 192 / model.out_channels[-1]):.2g}')
     rates: Values = dict(optimizer=dict(lr=rate))
-    if model.is_column:
+    if model.is_plain:
         # The rate of the head; rates of the backbone fall towards its first blocks.
         rates['constructor'] = 'LayerDecayOptimWrapperConstructor'
         rates['paramwise_cfg'] = dict(layer_decay_rate=0.75)

@@ -38,7 +38,7 @@ LEVELS = {
     'instance segmentor': (0, 1, 2, 3),
     'segmentor': (0, 1, 2, 3),
 }
-COLUMNS = ('CPVT', 'MultiScaleCPVT')
+PLAIN = ('CPVT', 'MultiScaleCPVT')
 # Arguments of a stored model that belong to its task or training, not to its weights.
 NOT_OF_WEIGHTS = (
     'type',
@@ -81,9 +81,9 @@ class Pretrained:
     normalisation: Normalisation | None = None
 
     @property
-    def is_column(self) -> bool:
+    def is_plain(self) -> bool:
         """``True`` for a ViT, ``False`` for a pyramid."""
-        return self.arguments['type'] in COLUMNS
+        return self.arguments['type'] in PLAIN
 
 
 def read_backbone(task: str, weights: str, *, in_channels: int = 3) -> Pretrained:
@@ -154,7 +154,7 @@ def _trained(weights: str) -> dict[str, Any] | None:
         return None
     arguments = {key: value for key, value in model['backbone'].items() if key[:1] != '_'}
     arguments['type'] = str(arguments['type']).rpartition('.')[2]
-    if arguments['type'] not in (*COLUMNS, 'PyramidCPVT'):  # such as mmpretrain's
+    if arguments['type'] not in (*PLAIN, 'PyramidCPVT'):  # such as mmpretrain's
         return None
     return dict(model, backbone=arguments)
 
@@ -210,10 +210,10 @@ def _arguments(task: str, described: Mapping[str, Any], in_channels: int) -> dic
     import cpvt_backbones
 
     kind = described['type']
-    if kind not in (*COLUMNS, 'PyramidCPVT'):
+    if kind not in (*PLAIN, 'PyramidCPVT'):
         raise InputError(f'they are of the backbone {kind!r:.100}')
     is_dense = task in LEVELS
-    if kind in COLUMNS:
+    if kind in PLAIN:
         kind = 'MultiScaleCPVT' if is_dense else 'CPVT'
     accepted = inspect.signature(getattr(cpvt_backbones, kind)).parameters
     taken = {}

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from cpvt_backbones.errors import InputError
 
-from ..dataset import Coco, Part, Report
+from ..dataset import Coco, Report, Split
 from ..files import LEFT_OUT, OTHER_SPELLING, Listings, files_in, path_problem, read_bytes
 
 LISTS = ('images', 'annotations', 'categories')
@@ -17,7 +17,7 @@ SAMPLE = 20  # number of images of a JSON file that are looked for
 PREDICTIONS = ('images.json', 'predictions.json')  # of tools/infer.py
 
 
-def read_coco(file: Path, images: Path, report: Report) -> Part:
+def read_coco(file: Path, images: Path, report: Report) -> Split:
     """Read a COCO JSON file.
 
     Args:
@@ -39,7 +39,7 @@ def read_coco(file: Path, images: Path, report: Report) -> Part:
             image['file_name'] = with_slashes(image['file_name'])
     _correct_names(content['images'], file, images, report)
     _check_root(content['images'], file, images)
-    return Part(content, images, str(file))
+    return Split(content, images, str(file))
 
 
 def _correct_names(entries: Sequence[Coco], file: Path, images: Path, report: Report) -> None:
@@ -111,7 +111,7 @@ def read_json(file: Path) -> Any:
         raise InputError(f'data: {file} is not JSON: {error}') from None
 
 
-def read_predictions(folder: Path) -> Part:
+def read_predictions(folder: Path) -> Split:
     """Read objects found by ``cpvt infer`` as labels.
 
     Args:
@@ -133,18 +133,18 @@ def read_predictions(folder: Path) -> Part:
         one['id'] = number
     merged = dict(content, annotations=found)
     _check_lists(merged, folder / PREDICTIONS[0])
-    return Part(merged, Path.cwd(), str(folder))
+    return Split(merged, Path.cwd(), str(folder))
 
 
-def note_unlisted(parts: Sequence[Part], report: Report) -> None:
+def note_unlisted(splits: Sequence[Split], report: Report) -> None:
     """Report images in the folders of COCO files that are not in any entry."""
     listed = set()
-    for part in parts:
-        for image in part.coco['images']:
+    for split in splits:
+        for image in split.coco['images']:
             name = str(image.get('file_name'))
             if not path_problem(name):
-                listed.add(os.path.realpath(part.root / name))
-    for folder in {part.root for part in parts}:
+                listed.add(os.path.realpath(split.root / name))
+    for folder in {split.root for split in splits}:
         for name in files_in(folder, Report()):
             if os.path.realpath(folder / name) not in listed:
                 report.add('note', 'images that no JSON file lists', f'{folder}/{name}')

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from PIL import Image
 
-from ..dataset import Coco, Part, Report
+from ..dataset import Coco, Report, Split
 from ..files import TRAIN, VALIDATION, files_in, is_image_folder, is_mask_folder, is_written
 
 # Folder names that may also be classes: 'mask' for people, 'image' for documents.
@@ -14,7 +14,7 @@ SAMPLE, FEW_VALUES = 5, 32  # images, and values of a mask
 ALIKE = 0.8  # share of names in the smaller of two folders that makes them belong together
 
 
-def read_folders(folder: Path, report: Report) -> Part:
+def read_folders(folder: Path, report: Report) -> Split:
     """Read images whose class (``label``) is the name of their folder.
 
     Args:
@@ -42,7 +42,7 @@ def read_folders(folder: Path, report: Report) -> Part:
     _note_empty_folders(
         folder, depth, {str(folder / name).rpartition('/')[0] for name in names}, report
     )
-    return Part(dict(images=images), folder, str(folder))
+    return Split(dict(images=images), folder, str(folder))
 
 
 def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report) -> None:
@@ -51,19 +51,19 @@ def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report
     Equal file names in several folders are reported.
     """
     stems: dict[str, set[str]] = {}
-    places: dict[str, str] = {}
+    folder_of: dict[str, str] = {}
     for image in images:
         path = PurePosixPath(image['file_name'])
         stems.setdefault(image['label'], set()).add(path.stem)
-        places.setdefault(image['label'], str(folder / path.parent))
+        folder_of.setdefault(image['label'], str(folder / path.parent))
     alike = _with_equal_names(stems)
     masks, pictures = [], []
     for name in stems:
         is_certain = name.lower() not in MAYBE_CLASSES or name in alike
         if is_certain and is_mask_folder(name):
-            masks.append(places[name])
+            masks.append(folder_of[name])
         elif is_certain and is_image_folder(name):
-            pictures.append(places[name])
+            pictures.append(folder_of[name])
     if masks or pictures:
         first = pictures[0] if pictures else f'{folder}/IMAGES'
         masks.sort(key=_is_secondary)
@@ -72,11 +72,11 @@ def _refuse_parts_of_images(images: Sequence[Coco], folder: Path, report: Report
             'folders of images or masks, which are not classes: for class maps, give masks'
             f' {first} {second}; for objects, name the format'
         )
-        for place in [*pictures, *masks]:
-            report.add('refused', reason, place)
+        for refused in [*pictures, *masks]:
+            report.add('refused', reason, refused)
     elif len(alike) == 2 and any(_look_like_masks(images, name, folder) for name in alike):
         reason = 'class folders with the same file names: are they images and masks?'
-        report.add('note', reason, ', '.join(places[name] for name in sorted(alike)))
+        report.add('note', reason, ', '.join(folder_of[name] for name in sorted(alike)))
 
 
 def _look_like_masks(images: Sequence[Coco], label: str, folder: Path) -> bool:

@@ -22,7 +22,7 @@ from cpvt_backbones.images.raster import ValueRangeError, open_raster, size_of
 from cpvt_backbones.images.reading import DECODING_BYTES, IMAGE_FORMATS, misread
 from cpvt_backbones.images.value_range import DTYPES, ValueRange
 
-from ..dataset import Part
+from ..dataset import Split
 
 Size = tuple[int, int]  # width and height, px
 WORKERS = min(8, os.cpu_count() or 1)  # images that are decoded at a time
@@ -242,12 +242,12 @@ def _advice(count: int, dtype: str) -> str:
 
 
 def choose_range(
-    part: Part, limits: Sequence[float] | None, bands: Sequence[int] | None
+    split: Split, limits: Sequence[float] | None, bands: Sequence[int] | None
 ) -> ValueRange:
     """Make a value range from ``--range`` and ``--bands``, for files like the first image.
 
     Args:
-        part: The training data.
+        split: The training data.
         limits: Option ``--range``; by default 0 and 255, for 8-bit images.
         bands: Option ``--bands``.
 
@@ -258,10 +258,10 @@ def choose_range(
     chosen = tuple(bands) if bands else None
     # Check the options before the file.
     ValueRange(low=low, high=high, dtype=DTYPES[0], bands=chosen)
-    names = [image['file_name'] for image in part.coco['images'] if image.get('file_name')]
+    names = [image['file_name'] for image in split.coco['images'] if image.get('file_name')]
     if not names:
-        raise InputError(f'data: {part.source} has no images')
-    path = part.root / names[0]
+        raise InputError(f'data: {split.source} has no images')
+    path = split.root / names[0]
     try:
         with open_raster(path) as raster:
             dtype = raster.dtype
@@ -274,7 +274,7 @@ def choose_range(
     return ValueRange(low=low, high=high, dtype=dtype, bands=chosen)
 
 
-def mean_and_std(part: Part, value_range: ValueRange) -> tuple[list[float], list[float]]:
+def mean_and_std(split: Split, value_range: ValueRange) -> tuple[list[float], list[float]]:
     """Compute mean and standard deviation of each band, over at most ``SAMPLE`` images.
 
     The order is that of ``value_range.bands``, which must not be ``None``. Values are scaled to 0
@@ -294,9 +294,9 @@ def mean_and_std(part: Part, value_range: ValueRange) -> tuple[list[float], list
         levels = [image[..., band][valid[..., band]] for band in bands]
         return np.stack([np.bincount(level, minlength=256) for level in levels])
 
-    images = part.coco['images']
+    images = split.coco['images']
     sample = images[:: -(-len(images) // SAMPLE)]
-    paths = [part.root / image['file_name'] for image in sample]
+    paths = [split.root / image['file_name'] for image in sample]
     with ThreadPoolExecutor(2) as pool:
         parts = track(pool.map(counts, paths), description='mean and std', total=len(paths))
         total = np.sum([*parts], axis=0)

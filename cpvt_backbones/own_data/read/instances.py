@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from ..dataset import Coco, Fault, Part, Report
+from ..dataset import Coco, Fault, Report, Split
 from ..files import files_in, read_lines
 from ..shapes import box_of_outline, rle_of
 from .masks import COLOUR, GREY, IGNORE, NODATA, in_one_piece, pair_masks, read_mask
@@ -21,7 +21,7 @@ Outlines = list[tuple[str, Any]]  # class and RLE of each object
 
 
 @dataclass
-class Numbered:
+class InstanceMasks:
     """Objects in the masks of an image.
 
     Args:
@@ -43,7 +43,7 @@ class Numbered:
 
 def read_instances(
     images: Path, masks: Path, report: Report, *, classes: Path | None = None
-) -> Part:
+) -> Split:
     """Read objects, each with its own value or colour in a mask, as COCO JSON.
 
     0 and black are not objects. Neither are 255 and white, which is reported; but 255 is an object
@@ -83,7 +83,7 @@ def read_instances(
             objects.append(dict(one, id=len(objects) + 1))
     categories = [dict(id=number, name=name) for number, name in enumerate(names, 1)]
     coco = dict(images=entries, annotations=objects, categories=categories)
-    return Part(coco, images, str(masks))
+    return Split(coco, images, str(masks))
 
 
 def _folders(masks: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -99,11 +99,11 @@ def _folders(masks: Path, names: Sequence[str]) -> dict[str, Path]:
     )
 
 
-def _read_all(found: Mapping[str, Mapping[str, Path]], report: Report) -> dict[str, Numbered]:
+def _read_all(found: Mapping[str, Mapping[str, Path]], report: Report) -> dict[str, InstanceMasks]:
     """Read the objects of each image; 255 is an object if masks have larger values."""
-    results: dict[str, Numbered] = {}
+    results: dict[str, InstanceMasks] = {}
 
-    def read(masks: Mapping[str, Path]) -> Numbered | Fault:
+    def read(masks: Mapping[str, Path]) -> InstanceMasks | Fault:
         try:
             return _read_masks(masks)
         except Fault as fault:
@@ -114,7 +114,7 @@ def _read_all(found: Mapping[str, Mapping[str, Path]], report: Report) -> dict[s
         for (name, masks), answer in zip(found.items(), answers, strict=True):
             if isinstance(answer, Fault):
                 report.add_fault(answer, ', '.join(map(str, masks.values())))
-                answer = Numbered()
+                answer = InstanceMasks()
             results[name] = answer
     deep = any(one.deep for one in results.values())
     for name, one in results.items():
@@ -135,7 +135,7 @@ def _read_all(found: Mapping[str, Mapping[str, Path]], report: Report) -> dict[s
 
 
 def _refuse_class_maps(
-    results: Mapping[str, Numbered], found: Mapping[str, Mapping[str, Path]], report: Report
+    results: Mapping[str, InstanceMasks], found: Mapping[str, Mapping[str, Path]], report: Report
 ) -> None:
     """Refuse masks with one value in several pieces if no image has two objects."""
     if any(len(one.outlines) > 1 for one in results.values()):
@@ -148,9 +148,9 @@ def _refuse_class_maps(
             report.add('refused', reason, ', '.join(map(str, found[name].values())))
 
 
-def _read_masks(masks: Mapping[str, Path]) -> Numbered:
+def _read_masks(masks: Mapping[str, Path]) -> InstanceMasks:
     """Read the objects in the masks of an image."""
-    found = Numbered()
+    found = InstanceMasks()
     for name, path in masks.items():
         codes, nodata, _ = read_mask(path)
         if found.size not in (None, codes.shape[::-1]):

@@ -18,7 +18,7 @@ from cpvt_backbones.images.finding import file_problem
 from cpvt_backbones.images.raster import DRIVERS, ValueRangeError, open_raster
 from cpvt_backbones.text import Spellings, stems
 
-from ..dataset import Fault, Part, Report
+from ..dataset import Fault, Report, Split
 from ..files import OTHER_SPELLING, files_in, read_lines
 from .images import Size, count_frames, too_large
 
@@ -119,14 +119,14 @@ class MaskedImages:
     """Images with masks whose values are not checked yet.
 
     Args:
-        part: The images.
+        split: The images.
         masks: File of each image's mask, by the image's ``file_name``.
         facts: Size and values of each mask.
         named: Class names from a file of the user.
         palette: Masks with a palette are read by its colours.
     """
 
-    part: Part
+    split: Split
     masks: Mapping[str, Path]
     facts: Mapping[Path, MaskFacts]
     named: ClassNames | None = None
@@ -153,8 +153,8 @@ def read_masks(
     entries = []
     for number, (name, mask) in enumerate(found.items(), 1):
         entries.append(dict(id=number, file_name=name, mask=str(mask), mask_size=facts[mask].size))
-    part = Part(dict(images=entries), images, str(images))
-    return MaskedImages(part, found, facts, named, palette)
+    split = Split(dict(images=entries), images, str(images))
+    return MaskedImages(split, found, facts, named, palette)
 
 
 def pair_masks(

@@ -166,7 +166,7 @@ def _coco_form(folder: Path, files: Sequence[Path]) -> Form:
             return Form('coco', [train[0], roots[0]], [val[0], roots[1]], others)
     names = ', '.join(str(file) for file in files)
     raise InputError(
-        f'data: {str(folder)!r} has several COCO files, {names}; name those of both parts'
+        f'data: {str(folder)!r} has several COCO files, {names}; name those of both splits'
         ' in data and val'
     )
 

@@ -10,7 +10,7 @@ from rich.progress import track
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.text import Spellings, stems
 
-from ..dataset import Coco, Fault, Part, Report
+from ..dataset import Coco, Fault, Report, Split
 from ..files import (
     OTHER_SPELLING,
     TRAIN,
@@ -33,7 +33,7 @@ def read_voc(
     classes: Sequence[str] | None = None,
     lists: Sequence[str] | None = None,
     first_pixel: int | None = None,
-) -> list[Part]:
+) -> list[Split]:
     """Read boxes of Pascal VOC files as COCO JSON; image paths are relative to ``folder``.
 
     Args:
@@ -41,12 +41,12 @@ def read_voc(
         report: Receives files that are skipped or refused.
         classes: Names of the classes; by default those that occur, sorted.
         lists: Names of files in ``ImageSets/Main``, without ``.txt``, that each list the images of
-            a part; by default the first existing pair of ``LISTS``.
+            a split; by default the first existing pair of ``LISTS``.
         first_pixel: Number of the first pixel of a side: 1 in VOC, or 0. The default is 0 if a left
             or upper corner is below 1, which VOC does not have; otherwise 1.
 
     Returns:
-        A part for each list if all exist, otherwise one part.
+        A split for each list if all exist, otherwise one split.
     """
     files = files_in(folder, report, ['.xml'])
     pictures = [name for name in files_in(folder, report) if not _is_drawn(name)]
@@ -73,7 +73,7 @@ def read_voc(
         one['category_id'] = names.index(name) + 1 if name in names else name
     categories = [dict(id=number, name=name) for number, name in enumerate(names, 1)]
     coco = dict(images=images, annotations=objects, categories=categories)
-    return _by_lists(Part(coco, folder, str(folder)), [lists] if lists else LISTS, report)
+    return _by_lists(Split(coco, folder, str(folder)), [lists] if lists else LISTS, report)
 
 
 def _find_first_pixel(
@@ -220,39 +220,41 @@ def _read_object(element: ET.Element) -> Coco:
     return one
 
 
-def _by_lists(part: Part, choices: Sequence[Sequence[str]], report: Report) -> list[Part]:
+def _by_lists(split: Split, choices: Sequence[Sequence[str]], report: Report) -> list[Split]:
     """Split by the first group of lists that all exist in ``ImageSets/Main``."""
-    places = sorted(folder for folder in part.root.rglob('ImageSets/Main') if folder.is_dir())
+    with_lists = sorted(folder for folder in split.root.rglob('ImageSets/Main') if folder.is_dir())
     for names in choices:
         folders = [
-            folder for folder in places if all((folder / f'{name}.txt').is_file() for name in names)
+            folder
+            for folder in with_lists
+            if all((folder / f'{name}.txt').is_file() for name in names)
         ]
         if folders:
             break
     else:
         wanted = ' and '.join(f'{name}.txt' for name in choices[0])
-        for folder in places:
+        for folder in with_lists:
             report.add('note', f'lists of images that are not used, without {wanted}', str(folder))
-        return [part]
+        return [split]
     if len(folders) > 1:
         found = ', '.join(str(folder) for folder in folders)
         raise InputError(
-            f'data: {part.source} must have one ImageSets/Main, got {found}; give one folder of'
+            f'data: {split.source} must have one ImageSets/Main, got {found}; give one folder of'
             ' them'
         )
     by_name: dict[str, list[Coco]] = {}
-    for image in part.coco['images']:
+    for image in split.coco['images']:
         by_name.setdefault(PurePosixPath(image['file_name']).stem, []).append(image)
-    parts = [_listed(part, folders[0] / f'{name}.txt', by_name, report) for name in names]
-    chosen = {image['id'] for one in parts for image in one.coco['images']}
-    for image in part.coco['images']:
+    splits = [_listed(split, folders[0] / f'{name}.txt', by_name, report) for name in names]
+    chosen = {image['id'] for one in splits for image in one.coco['images']}
+    for image in split.coco['images']:
         if image['id'] not in chosen:
             reason = f'images in none of {", ".join(f"{name}.txt" for name in names)}'
-            report.add('skipped', reason, f'{part.root}/{image["file_name"]}')
-    return parts
+            report.add('skipped', reason, f'{split.root}/{image["file_name"]}')
+    return splits
 
 
-def _listed(part: Part, file: Path, by_name: dict[str, list[Coco]], report: Report) -> Part:
+def _listed(split: Split, file: Path, by_name: dict[str, list[Coco]], report: Report) -> Split:
     """Return the images in a list, with one name per line, maybe with spaces or a suffix."""
     images = []
     spellings = Spellings(by_name)
@@ -271,5 +273,5 @@ def _listed(part: Part, file: Path, by_name: dict[str, list[Coco]], report: Repo
             )
             report.add('refused', reason, f'{file}: {line}')
     ids = {image['id'] for image in images}
-    objects = [one for one in part.coco['annotations'] if one['image_id'] in ids]
-    return Part(dict(part.coco, images=images, annotations=objects), part.root, str(file))
+    objects = [one for one in split.coco['annotations'] if one['image_id'] in ids]
+    return Split(dict(split.coco, images=images, annotations=objects), split.root, str(file))

@@ -17,7 +17,7 @@ from rich.progress import track
 
 from cpvt_backbones.errors import InputError
 
-from ..dataset import Coco, Fault, Part, Report
+from ..dataset import Coco, Fault, Report, Split
 from ..files import (
     LEFT_OUT,
     OTHER_SPELLING,
@@ -39,7 +39,7 @@ SLACK = 0.01  # by which a coordinate may exceed 0 to 1
 YAML = ('.yaml', '.yml')
 
 
-def read_yolo(path: Path, report: Report) -> list[Part]:
+def read_yolo(path: Path, report: Report) -> list[Split]:
     """Read boxes and polygons of YOLO's label files as COCO JSON.
 
     The label file of ``images/a.jpg`` is ``labels/a.txt``, or ``a.txt`` beside it. An image without
@@ -51,7 +51,7 @@ def read_yolo(path: Path, report: Report) -> list[Part]:
         report: Receives files and lines that are skipped or refused.
 
     Returns:
-        Training and validation data of data.yaml or obj.data, otherwise one part.
+        Training and validation data of data.yaml or obj.data, otherwise one split.
     """
     config = path if path.suffix in YAML else find_yaml(path)
     polygons = False
@@ -65,10 +65,10 @@ def read_yolo(path: Path, report: Report) -> list[Part]:
         names = names_of_yaml(content, config)
         polygons = content.get('task') == 'segment'
         groups = groups_of_yaml(content, config, report)
-    parts = []
+    splits = []
     for source, images in groups.items():
-        parts.append(_read_part(images, names, source, report, polygons=polygons))
-    return parts
+        splits.append(_read_split(images, names, source, report, polygons=polygons))
+    return splits
 
 
 def read_darknet(file: Path, report: Report) -> tuple[list[str], dict[str, list[Path]]]:
@@ -141,14 +141,14 @@ def _names_of_folder(folder: Path) -> list[str]:
     )
 
 
-def _read_part(
+def _read_split(
     images: Sequence[Path],
     names: Sequence[str],
     source: str,
     report: Report,
     *,
     polygons: bool = False,
-) -> Part:
+) -> Split:
     """Read images with their labels; with ``polygons``, lines of six or more numbers are these."""
     paths = [Path(os.path.abspath(path)) for path in images]
     root = Path(os.path.commonpath([path.parent for path in paths]))
@@ -185,7 +185,7 @@ def _read_part(
         rows.report(report)
     _note_unused(used, folders, report)
     categories = [dict(id=index, name=name) for index, name in enumerate(names)]
-    return Part(dict(images=entries, annotations=objects, categories=categories), root, source)
+    return Split(dict(images=entries, annotations=objects, categories=categories), root, source)
 
 
 class TextFiles:
@@ -435,33 +435,33 @@ def groups_of_yaml(content: Mapping[str, Any], file: Path, report: Report) -> di
     groups = {}
     for key in keys:
         images = []
-        for place in _places(key, content, file):
-            images += _images_of(_locate(place, content, file), report)
+        for name in _listed_paths(key, content, file):
+            images += _images_of(_locate(name, content, file), report)
         groups[f'{file}: {key}'] = images
     for key in VALIDATION:
         if content.get(key) and key not in keys:
-            _report_left_out(_places(key, content, file), content, file, report)
+            _report_left_out(_listed_paths(key, content, file), content, file, report)
     return groups
 
 
-def _places(key: str, content: Mapping[str, Any], file: Path) -> list[str]:
+def _listed_paths(key: str, content: Mapping[str, Any], file: Path) -> list[str]:
     """Return folders and lists of images of a data set."""
     value = content.get(key)
-    places = [value] if isinstance(value, str) else value
-    if not isinstance(places, list) or not places:
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not listed:
         raise InputError(
             f'data: {file} must name a folder or list of images as {key}, got {value!r}'
         )
-    return [str(place) for place in places]
+    return [str(name) for name in listed]
 
 
 def _report_left_out(
-    places: Sequence[str], content: Mapping[str, Any], file: Path, report: Report
+    listed: Sequence[str], content: Mapping[str, Any], file: Path, report: Report
 ) -> None:
     """Report the images of a data set that is neither for training nor for validation."""
-    for place in places:
+    for name in listed:
         with suppress(FileNotFoundError):  # Roboflow lists folders that it does not write
-            for path in _images_of(_locate(place, content, file), Report()):
+            for path in _images_of(_locate(name, content, file), Report()):
                 report.add('skipped', LEFT_OUT, str(path))
 
 

@@ -20,7 +20,7 @@ from cpvt_backbones.weights import repository_file
 
 from ..decide.values import RECIPES
 from ..decide.weights import Pretrained
-from ..decide.whole import ORIGIN, WholeModel, anchors_of, without_classes
+from ..decide.whole_model import ORIGIN, WholeModel, anchors_of, without_classes
 from ..files import RECIPE
 from .data import write_json
 
@@ -153,7 +153,7 @@ def _compare(file: Path, own_data: Mapping[str, Any]) -> None:
     from mmengine.config import Config
 
     config = Config.fromfile(file, import_custom_modules=False)
-    train, val = (config[f'{part}_dataloader'].dataset for part in ('train', 'val'))
+    train, val = (config[f'{split}_dataloader'].dataset for split in ('train', 'val'))
     classes = tuple(own_data['classes'])
     pairs = [
         (config.own_data.to_dict(), own_data),

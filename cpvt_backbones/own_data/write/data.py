@@ -18,12 +18,12 @@ from cpvt_backbones.label_files import CLASSES, describe_labels
 from cpvt_backbones.text import csv_text
 
 from ..check.masks import MaskClasses
-from ..dataset import Part, Report
+from ..dataset import Report, Split
 from ..decide.settings import Settings
 from ..read.masks import MaskedImages, measure, no_class_of, read_mask, translate
 from .tiles import write_map_tiles, write_tiles
 
-PARTS = ('train', 'val')
+SPLITS = ('train', 'val')
 MAPS = 'masks'  # folder of the class maps
 
 
@@ -66,16 +66,16 @@ def write_report(report: Report, file: Path) -> str:
 def write_objects(
     settings: Settings, folder: Path, *, value_range: ValueRange | None = None
 ) -> dict[str, Any]:
-    """Write COCO JSON of both parts, and tiles; return names and paths for the config."""
-    parts = settings.parts
+    """Write COCO JSON of both splits, and tiles; return names and paths for the config."""
+    splits = settings.splits
     if settings.tiles:
-        parts = []
-        for name, tiles in zip(PARTS, settings.tiles, strict=True):
-            parts.append(write_tiles(tiles, folder / 'tiles' / name, value_range=value_range))
+        splits = []
+        for name, tiles in zip(SPLITS, settings.tiles, strict=True):
+            splits.append(write_tiles(tiles, folder / 'tiles' / name, value_range=value_range))
     texts: dict[str, Any] = dict(classes=tuple(settings.classes))
-    for name, part in zip(PARTS, parts, strict=True):
-        texts[name] = str(write_json(part.coco, folder / f'{name}.json'))
-        texts[f'{name}_images'] = str(part.root.resolve())
+    for name, split in zip(SPLITS, splits, strict=True):
+        texts[name] = str(write_json(split.coco, folder / f'{name}.json'))
+        texts[f'{name}_images'] = str(split.root.resolve())
     return texts
 
 
@@ -83,7 +83,7 @@ def write_map_lists(
     settings: Settings, folder: Path, *, value_range: ValueRange | None = None
 ) -> dict[str, Any]:
     """Write lists of images, and tiles of images and class maps; return names and paths."""
-    maps, images = folder / MAPS, settings.parts[0].root
+    maps, images = folder / MAPS, settings.splits[0].root
     write_json(describe_labels(settings.classes), maps / CLASSES)
     if settings.tiles:
         tiled = folder / 'tiles'
@@ -94,8 +94,8 @@ def write_map_lists(
         write_json(describe_labels(settings.classes), maps / CLASSES)
     texts: dict[str, Any] = dict(classes=tuple(settings.classes))
     texts |= dict(images=str(images.resolve()), masks=str(maps.resolve()))
-    for name, part in zip(PARTS, settings.parts, strict=True):
-        names = [image['file_name'] for image in part.coco['images']]
+    for name, split in zip(SPLITS, settings.splits, strict=True):
+        names = [image['file_name'] for image in split.coco['images']]
         texts[name] = write_list(names, folder / f'{name}.txt')
     _write_classes(settings.classes, folder)
     return texts
@@ -104,11 +104,11 @@ def write_map_lists(
 def write_labels(settings: Settings, folder: Path) -> dict[str, Any]:
     """Write lists of images with class indices; return names and paths."""
     classes = [*settings.classes]
-    images = str(settings.parts[0].root.resolve())
+    images = str(settings.splits[0].root.resolve())
     texts: dict[str, Any] = dict(classes=tuple(classes), images=images)
-    for name, part in zip(PARTS, settings.parts, strict=True):
+    for name, split in zip(SPLITS, settings.splits, strict=True):
         lines = []
-        for image in part.coco['images']:
+        for image in split.coco['images']:
             lines.append(f'{image["file_name"]} {classes.index(image["label"])}')
         texts[name] = write_list(lines, folder / f'{name}.txt')
     _write_classes(classes, folder)
@@ -117,14 +117,14 @@ def write_labels(settings: Settings, folder: Path) -> dict[str, Any]:
 
 def _write_classes(classes: Sequence[str], folder: Path) -> None:
     """Write the class names for the numbers in the lists of a folder."""
-    lists = [folder / f'{name}.txt' for name in PARTS]
+    lists = [folder / f'{name}.txt' for name in SPLITS]
     write_json(describe_labels(classes, lists), folder / CLASSES)
 
 
 def write_class_maps(
     images: MaskedImages,
     classes: MaskClasses,
-    parts: Sequence[Part],
+    splits: Sequence[Split],
     target: Path,
     *,
     value_range: ValueRange | None = None,
@@ -137,12 +137,12 @@ def write_class_maps(
     Args:
         images: Images with masks.
         classes: Classes of the masks.
-        parts: The images that are used.
+        splits: The images that are used.
         target: Folder of the maps.
         value_range: Conversion of images of more than 8 bits.
 
     Returns:
-        Counts of each map in the first part, from :func:`..read.masks.measure`, and the share of
+        Counts of each map in the first split, from :func:`..read.masks.measure`, and the share of
         pixels without data in all maps.
     """
     no_class = no_class_of(len(classes.names))
@@ -152,7 +152,7 @@ def write_class_maps(
         codes = read_mask(images.masks[name], palette=images.palette).codes
         indices = translate(codes, classes.table, no_class)
         height, width = indices.shape
-        scene = open_scene(images.part.root / name, value_range)
+        scene = open_scene(images.split.root / name, value_range)
         missing = scene.missing((0, height), (0, width)) if scene else None
         if missing is not None:
             indices[missing] = no_class
@@ -161,8 +161,8 @@ def write_class_maps(
         without = 0 if missing is None else int(missing.sum())
         return measure(indices, len(classes.names)), without, indices.size
 
-    names = [image['file_name'] for part in parts for image in part.coco['images']]
+    names = [image['file_name'] for split in splits for image in split.coco['images']]
     with ThreadPoolExecutor() as pool:
         found = [*track(pool.map(write, names), description='class maps', total=len(names))]
     counts, missing, pixels = zip(*found, strict=True)
-    return [*counts[: len(parts[0].coco['images'])]], sum(missing) / sum(pixels)
+    return [*counts[: len(splits[0].coco['images'])]], sum(missing) / sum(pixels)

@@ -62,27 +62,27 @@ def write_sheet(
     elif task == 'classifier':
         style = ClassStyle('classification', classes)
     pictures = []
-    for part in MOST:
-        for one in _labelled(task, texts, part):
+    for split in MOST:
+        for one in _labelled(task, texts, split):
             image = value_range.read(one.file) if value_range else _read(one.file)
             if image is None:  # only headers were checked
-                pictures.append((UNREAD, f'{part}: {one.file.name} cannot be decoded'))
+                pictures.append((UNREAD, f'{split}: {one.file.name} cannot be decoded'))
                 continue
             preview = fit_to_sheet(make_preview(image))
             drawn = draw_prediction(preview, one.labels, style, image.shape[1::-1])
-            pictures.append((drawn, f'{part}: {one.file.name}'))
+            pictures.append((drawn, f'{split}: {one.file.name}'))
     with atomic_write(file) as stream:
         contact_sheet(pictures).save(stream, format='JPEG', quality=QUALITY, subsampling=0)
     return file
 
 
-def _labelled(task: str, texts: dict[str, Any], part: str) -> list[Labelled]:
-    """Choose images of a part evenly, with their labels."""
+def _labelled(task: str, texts: dict[str, Any], split: str) -> list[Labelled]:
+    """Choose images of a split evenly, with their labels."""
     if task in ('detector', 'instance segmentor'):
-        coco = json.loads(Path(texts[part]).read_bytes())
-        root = Path(texts[f'{part}_images'])
-        return _with_objects(coco, root, MOST[part], outlines=task == 'instance segmentor')
-    lines = _spread(read_lines(Path(texts[part])), MOST[part])
+        coco = json.loads(Path(texts[split]).read_bytes())
+        root = Path(texts[f'{split}_images'])
+        return _with_objects(coco, root, MOST[split], outlines=task == 'instance segmentor')
+    lines = _spread(read_lines(Path(texts[split])), MOST[split])
     root = Path(texts['images'])
     if task == 'segmentor':
         masks, count = Path(texts['masks']), len(texts['classes'])

@@ -12,14 +12,14 @@ from cpvt_backbones.checkpoints import atomic_write
 from cpvt_backbones.images.raster import open_raster
 from cpvt_backbones.images.value_range import ValueRange
 
-from ..dataset import Coco, Part
+from ..dataset import Coco, Split
 from ..decide.tiles import Tiles, window
 from ..read.masks import read_map
 
 QUALITY = 95  # of the JPEG files
 
 
-def write_tiles(tiles: Tiles, folder: Path, *, value_range: ValueRange | None = None) -> Part:
+def write_tiles(tiles: Tiles, folder: Path, *, value_range: ValueRange | None = None) -> Split:
     """Write tiles of images, and return them with their objects.
 
     Tiles are JPEG files, or, with ``value_range``, NumPy files with the values of the image.
@@ -30,13 +30,13 @@ def write_tiles(tiles: Tiles, folder: Path, *, value_range: ValueRange | None = 
         print(f'{folder.name}: {count} tiles, {tiles.left_out} without objects left out')
 
     def write(source: str) -> None:
-        _write_images(tiles.part.root / source, tiles.places[source], folder, value_range)
+        _write_images(tiles.split.root / source, tiles.by_image[source], folder, value_range)
 
     with ThreadPoolExecutor(4) as pool:
-        total = len(tiles.places)
-        for _ in track(pool.map(write, tiles.places), description='tiles', total=total):
+        total = len(tiles.by_image)
+        for _ in track(pool.map(write, tiles.by_image), description='tiles', total=total):
             pass
-    return Part(tiles.coco, folder, tiles.part.source)
+    return Split(tiles.coco, folder, tiles.split.source)
 
 
 def write_map_tiles(tiles: Tiles, maps: Path, folder: Path) -> None:
@@ -44,13 +44,13 @@ def write_map_tiles(tiles: Tiles, maps: Path, folder: Path) -> None:
 
     def write(source: str) -> None:
         classes = read_map(maps / f'{source}.png')
-        for tile in tiles.places[source]:
+        for tile in tiles.by_image[source]:
             _, encoded = cv2.imencode('.png', np.ascontiguousarray(classes[window(tile)]))
             with atomic_write(folder / f'{tile["file_name"]}.png') as file:
                 file.write(encoded.tobytes())
 
     with ThreadPoolExecutor(4) as pool:
-        for _ in pool.map(write, tiles.places):
+        for _ in pool.map(write, tiles.by_image):
             pass
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.images.value_range import ValueRange
 
-from ..dataset import Crowd, Part, Report, join, part_of
+from ..dataset import Crowd, Report, Split, join, subset
 from ..files import TRAIN, VALIDATION
 from ..read.images import inspect_images
 from .classes import (
@@ -37,20 +37,20 @@ from .objects import (
 
 
 def check(
-    parts: Sequence[Part],
+    splits: Sequence[Split],
     report: Report,
     *,
     decode: bool = True,
     outlines: bool = False,
-    added: Part | None = None,
+    added: Split | None = None,
     value_range: ValueRange | None = None,
     skip_damaged: bool = False,
     crowd: Crowd | None = None,
-) -> list[Part]:
+) -> list[Split]:
     """Check data as read, and split them.
 
     Args:
-        parts: Training and validation data, or one part to be split.
+        splits: Training and validation data, or one to be split.
         report: Receives every image and label that is skipped, altered or refused.
         decode: Decode every image; otherwise only headers are read.
         outlines: Refuse objects without polygons or RLE.
@@ -66,8 +66,8 @@ def check(
         Training and validation data. Sizes are upright, image ids are integers, and boxes lie in
         their image. Categories are sorted by id and equal in both.
     """
-    given = [*parts, added] if added else parts
-    checked, facts = check_parts(
+    given = [*splits, added] if added else splits
+    checked, facts = check_splits(
         given,
         report,
         decode=decode,
@@ -78,14 +78,14 @@ def check(
     if 'annotations' in checked[0].coco:
         if crowd is None:
             refuse_classes_of_crowds(checked, report)
-        for part in checked:
-            check_outlines(part, report, required=outlines)
+        for split in checked:
+            check_outlines(split, report, required=outlines)
     extra = checked.pop() if added else None
     if len(checked) == 1 and len(checked[0].coco['images']) > 1:
         images = checked[0].coco['images']
         labels = {image['file_name']: image['label'] for image in images if 'label' in image}
-        names = split([image['file_name'] for image in images], report, labels=labels)
-        checked = [part_of(checked[0], chosen) for chosen in names]
+        names = split_names([image['file_name'] for image in images], report, labels=labels)
+        checked = [subset(checked[0], chosen) for chosen in names]
     if extra:
         checked[0] = join(checked[0], extra)
     note_files(facts, report)
@@ -99,32 +99,32 @@ def check(
     _count_used(checked, report)
     _check_classes(checked, report)
     objects = checked[0].coco.get('annotations')
-    if len(checked) < 2 or not all(part.coco['images'] for part in checked):
-        found = [len(part.coco['images']) for part in checked]
+    if len(checked) < 2 or not all(split.coco['images'] for split in checked):
+        found = [len(split.coco['images']) for split in checked]
         reason = (
-            'data without images for both parts: at least one image is needed for training, and'
+            'data without images for both splits: at least one image is needed for training, and'
             ' another for validation'
         )
-        report.add('refused', reason, f'{parts[0].source} ({sum(found)} can be used)')
+        report.add('refused', reason, f'{splits[0].source} ({sum(found)} can be used)')
     elif objects is not None and all(one['iscrowd'] for one in objects):
         reason = 'training images without any object, from which nothing is learned'
         report.add('refused', reason, checked[0].source)
     return checked
 
 
-def check_parts(
-    parts: Sequence[Part],
+def check_splits(
+    splits: Sequence[Split],
     report: Report,
     *,
     decode: bool = True,
     value_range: ValueRange | None = None,
     skip_damaged: bool = False,
     crowd: Crowd | None = None,
-) -> tuple[list[Part], Facts]:
+) -> tuple[list[Split], Facts]:
     """Apply the rules of :func:`check`, without splitting or finishing the report.
 
     Args:
-        parts: Data whose categories are matched by name to those of the first.
+        splits: Data whose categories are matched by name to those of the first.
         report: Receives every image and label that is skipped, altered or refused.
         decode: Decode every image; otherwise only headers are read.
         value_range: See :func:`check`.
@@ -132,29 +132,29 @@ def check_parts(
         crowd: See :func:`check`.
 
     Returns:
-        The checked parts without skipped or refused data, and the facts of their images.
+        The checked splits without skipped or refused data, and the facts of their images.
     """
-    checked = [check_entries(part, report) for part in parts]
+    checked = [check_entries(split, report) for split in splits]
     paths = {
-        part.root / image['file_name']: None for part in checked for image in part.coco['images']
+        split.root / image['file_name']: None for split in checked for image in split.coco['images']
     }
     facts = inspect_images([*paths], decode=decode, value_range=value_range)
     outcome = 'skipped' if skip_damaged else 'refused'
-    has_objects = all('annotations' in part.coco for part in checked)
-    for part in checked:
+    has_objects = all('annotations' in split.coco for split in checked)
+    for split in checked:
         if has_objects:
-            check_categories(part, report)
-            link_objects(part, report)
-        check_files(part, facts, report, unread=outcome)
+            check_categories(split, report)
+            link_objects(split, report)
+        check_files(split, facts, report, unread=outcome)
         if has_objects:
-            check_objects(part, report, crowd=crowd)
+            check_objects(split, report, crowd=crowd)
     if has_objects:
         drop_parents(checked, report)
         match_categories(checked, report)
     return checked, facts
 
 
-def split(
+def split_names(
     names: Iterable[str], report: Report, *, labels: Mapping[str, str] | None = None
 ) -> tuple[list[str], list[str]]:
     """Split names into training and validation.
@@ -164,7 +164,7 @@ def split(
     are skipped.
 
     Raises:
-        InputError: A part would be empty.
+        InputError: A split would be empty.
     """
     names = sorted(names)
     first = {name: name.partition('/')[0].lower() for name in names}
@@ -196,29 +196,29 @@ def split(
     return [name for name in names if original_of(name) not in chosen], held_out
 
 
-def _count_used(parts: Sequence[Part], report: Report) -> None:
-    for name, part in zip(('training', 'validation'), parts, strict=False):
-        report.used[f'{name} images'] += len(part.coco['images'])
-        if 'annotations' in part.coco:
-            with_objects = {one['image_id'] for one in part.coco['annotations']}
-            empty = len(part.coco['images']) - len(with_objects)
-            ignored = sum(one['iscrowd'] for one in part.coco['annotations'])
+def _count_used(splits: Sequence[Split], report: Report) -> None:
+    for name, split in zip(('training', 'validation'), splits, strict=False):
+        report.used[f'{name} images'] += len(split.coco['images'])
+        if 'annotations' in split.coco:
+            with_objects = {one['image_id'] for one in split.coco['annotations']}
+            empty = len(split.coco['images']) - len(with_objects)
+            ignored = sum(one['iscrowd'] for one in split.coco['annotations'])
             report.used[f'{name} images without objects'] += empty
-            report.used[f'{name} objects'] += len(part.coco['annotations']) - ignored
+            report.used[f'{name} objects'] += len(split.coco['annotations']) - ignored
             report.used[f'{name} regions to ignore'] += ignored
-            if name == 'validation' and ignored == len(part.coco['annotations']):
+            if name == 'validation' and ignored == len(split.coco['annotations']):
                 reason = 'validation images without any object: a training prints no score'
-                report.add('note', reason, part.source)
+                report.add('note', reason, split.source)
 
 
-def _check_classes(parts: Sequence[Part], report: Report) -> None:
+def _check_classes(splits: Sequence[Split], report: Report) -> None:
     """List the classes of objects or images, and check that each can be learned."""
-    images = parts[0].coco['images']
-    if 'annotations' in parts[0].coco:
-        note_empty(parts[0], report)
+    images = splits[0].coco['images']
+    if 'annotations' in splits[0].coco:
+        note_empty(splits[0], report)
     elif not images or 'label' not in images[0]:
         return
-    elif len(parts) == 2:
-        check_labels(parts, report)
-        note_contradictions(parts, report)
-    list_classes(parts, report)
+    elif len(splits) == 2:
+        check_labels(splits, report)
+        note_contradictions(splits, report)
+    list_classes(splits, report)

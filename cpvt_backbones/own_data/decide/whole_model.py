@@ -23,7 +23,7 @@ from cpvt_backbones.toolboxes import dicts_of, published_classes, read_config
 from cpvt_backbones.weights import published_weights
 
 from ..read.masks import no_class_of
-from .weights import COLUMNS, NOT_OF_WEIGHTS, build_backbone
+from .weights import NOT_OF_WEIGHTS, PLAIN, build_backbone
 
 # Models for which the bases of a task are made.
 WITH_QUERIES = 'EoMT'  # for instances; panoptic models are used without their regions
@@ -73,9 +73,9 @@ class WholeModel:
     remark: str
 
     @property
-    def is_column(self) -> bool:
+    def is_plain(self) -> bool:
         """``True`` for a ViT, ``False`` for a pyramid."""
-        return self.model['backbone']['type'] in COLUMNS
+        return self.model['backbone']['type'] in PLAIN
 
     @property
     def has_queries(self) -> bool:
