@@ -69,6 +69,22 @@ def test_two_processes_are_one_with_twice_the_batch(name, train, tmp_path):
     assert max(distance('two', 'half').values()) > 1e-3
 
 
+def test_cpus_train_a_config_of_gpus(train, tmp_path):
+    """SyncBN would need a GPU; without the config's option, unused parameters would be an error."""
+    pytest.importorskip('mmseg')
+    config = tmp_path / 'config.py'
+    values = dict(configs=ROOT / 'configs', batch_size=2)
+    values |= dict(backbone=BACKBONES['pyramid'], channels=CHANNELS['pyramid'])
+    head = 'norm_cfg=dict(_delete_=True, type="SyncBN"), in_index=[0, 1, 2]'
+    head += ', in_channels=[32] * 3, feature_strides=[4, 8, 16]'
+    more = f'model["decode_head"].update({head})\nfind_unused_parameters = True\n'
+    config.write_text(CONFIG.format(**values) + more)
+    train('mmseg', config, '--work-dir', tmp_path / 'work', processes=2)
+    weights = torch.load(tmp_path / 'work/iter_4.pth', weights_only=False)['state_dict']
+    counts = {value.item() for name, value in weights.items() if 'num_batches' in name}
+    assert counts == {4}
+
+
 @pytest.mark.slow
 def test_two_nodes_train_as_two_processes(train, tmp_path):
     """Two torchruns that meet at an address, here of one machine."""

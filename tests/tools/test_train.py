@@ -6,7 +6,6 @@ from argparse import Namespace
 
 import pytest
 import torch
-from mmengine.config import Config
 from tiny import only
 from tiny_configs import classification
 from torch import nn
@@ -115,22 +114,6 @@ def test_layers_compute_in_bfloat16_on_a_cpu(classifier, tmp_path, call, monkeyp
     assert 'paramwise_options' in next(work.glob('*/*.log')).read_text()
     state = torch.load(work / 'iter_1.pth', weights_only=False)['state_dict']
     assert {value.dtype for value in state.values() if value.is_floating_point()} == {torch.float32}
-
-
-def test_several_processes_on_cpus(monkeypatch):
-    """What the config asks for stays; what GPUs alone can do is replaced."""
-    started = []
-    monkeypatch.setattr(launch.distributed, 'is_initialized', lambda: bool(started))
-    monkeypatch.setattr(launch.distributed, 'init_process_group', started.append)
-    model = dict(head=[dict(norm=dict(type='SyncBN', eps=1e-3))])
-    cfg = Config(dict(model=model, find_unused_parameters=True))
-    launch._use_gloo(cfg)
-    assert started == ['gloo'] and cfg.model.head[0].norm == dict(type='BN', eps=1e-3)
-    wrapper = dict(type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None)
-    assert cfg.model_wrapper_cfg == dict(**wrapper, find_unused_parameters=True)
-    cfg.model_wrapper_cfg = dict(broadcast_buffers=True)
-    launch._use_gloo(cfg)
-    assert started == ['gloo'] and cfg.model_wrapper_cfg == {**wrapper, 'broadcast_buffers': True}
 
 
 @pytest.mark.parametrize(
