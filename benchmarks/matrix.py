@@ -6,13 +6,16 @@ The table of docs/install.md is written anew; rows of pairs that were not run ar
 environment is removed when its tests have ended, so that there is one at a time (6 GB).
 """
 
-import argparse
 import os
 import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+
+from cpvt import command_line as cli
+from cpvt_backbones.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / 'docs' / 'install.md'
@@ -73,8 +76,8 @@ def numbers_of(versions: tuple[str, ...]) -> list[list[int]]:
     return [[int(number) for number in re.findall(r'\d+', version)] for version in versions]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = cli.make_parser(__doc__)
     parser.add_argument('versions', nargs='*', default=DEFAULT, metavar='PYTHON:TORCH:TORCHVISION')
     parser.add_argument(
         '--folder',
@@ -82,7 +85,10 @@ def main() -> None:
         default=ROOT / 'work_dirs' / 'matrix',
         help='of environments and logs',
     )
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
+    for versions in args.versions:
+        if versions.count(':') != 2:
+            raise InputError(f'PYTHON:TORCH:TORCHVISION must be three versions, got {versions!r}')
     args.folder.mkdir(parents=True, exist_ok=True)
     for versions in args.versions:
         python, torch, vision = versions.split(':')
@@ -92,4 +98,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    cli.run(main)

@@ -11,14 +11,13 @@ last column has the same peer with that map padded. A cell without a number says
 refuses the size, has maps of another shape, reduces no map, or was not measured there.
 """
 
-import argparse
 import csv
 import importlib
 import importlib.metadata
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,9 +40,11 @@ from benchmarks.peer_models import (
     transformers_tokens,
 )
 from benchmarks.public_weights import PARITY, family_of
+from cpvt import command_line as cli
 from cpvt_backbones import CPVT, PyramidCPVT, convert_state_dict
 from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS
 from cpvt_backbones.checkpoints import SOURCES, public_backbone
+from cpvt_backbones.errors import InputError
 
 ODD = (229, 261)  # px; no grid of it fills windows of 7 x 7 along one side alone
 HEAD = [
@@ -429,14 +430,16 @@ def write(peer: str, rows: list[list[str]], family: str = '') -> None:
         csv.writer(file, lineterminator='\n').writerows([HEAD, *table])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = cli.make_parser(__doc__)
     parser.add_argument('peers', nargs='*', metavar='PEER', help=', '.join(PEERS))
     parser.add_argument('--family', default='', metavar='TEXT', help="text in a family's name")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     peers = args.peers
     if unknown := set(peers) - {*PEERS}:
-        parser.error(f'PEER must be one of {", ".join(PEERS)}, got {", ".join(sorted(unknown))}')
+        raise InputError(
+            f'PEER must be one of {", ".join(PEERS)}, got {", ".join(sorted(unknown))}'
+        )
     for peer in peers or PEERS:
         try:
             importlib.import_module(peer)
@@ -453,4 +456,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    cli.run(main)

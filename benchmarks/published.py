@@ -12,13 +12,12 @@ statistics, through a file.
 Writes the table of configs/published/README.md anew: the rows of the named configs, or of all.
 """
 
-import argparse
 import copy
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +34,9 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import eomt_authors, fill_marked, processor
+from cpvt import command_line as cli
 from cpvt_backbones.checkpoints import load_weights, read_checkpoint, weights_in
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -419,14 +420,17 @@ def write(rows: Mapping[str, list[str]]) -> None:
     fill_marked(PAGE, 'parity', f'\n{text}\n\nMeasured with {environment}.\n')
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = cli.make_parser(__doc__)
     parser.add_argument('names', nargs='*', metavar='NAME', help='part of the name of configs')
     for option in CLONES.values():
         parser.add_argument(f'--{option}', type=Path, help='folder of a clone, see above')
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.projects:
         sys.path.insert(0, str(args.projects.resolve().parent))
+    for name in args.names:
+        if not any(name in path.stem for path in ALL_CONFIGS):
+            raise InputError(f'NAME: no config of configs/published has {name!r} in its name')
     for path in ALL_CONFIGS:
         if args.names and not any(name in path.stem for name in args.names):
             continue
@@ -441,4 +445,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    cli.run(main)

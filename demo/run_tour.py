@@ -8,10 +8,13 @@ import base64
 import contextlib
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
+
+from cpvt import command_line as cli
 
 NOTEBOOK = Path(__file__).with_name('tour.ipynb')
 WIDTH = 640  # px, of a stored picture
@@ -57,8 +60,13 @@ def to_picture(image: Image.Image, count: int) -> dict[str, Any]:
     return dict(data=data, execution_count=count, metadata={}, output_type='execute_result')
 
 
-if __name__ == '__main__':
+def main(argv: Sequence[str] | None = None) -> None:
+    cli.make_parser(__doc__).parse_args(argv)
     notebook = read_notebook()
     run_cells(notebook, {})
     text = json.dumps(notebook, indent=1, ensure_ascii=False)
     NOTEBOOK.write_text(f'{text}\n', encoding='utf-8')
+
+
+if __name__ == '__main__':
+    cli.run(main)

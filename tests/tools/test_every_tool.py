@@ -40,9 +40,13 @@ MISTAKES = {
         "authors: 'none' is no folder",
     ),
     'benchmarks/ignored_objects.py': ('--out none/a.csv', "out: 'none' is no folder"),
+    'benchmarks/matrix.py': ('3.11', 'PYTHON:TORCH:TORCHVISION must be three versions'),
+    'benchmarks/parity.py': ('none', 'PEER must be one of'),
     'benchmarks/precision.py': ('--data none --out a.csv', 'there are no images in'),
     'benchmarks/pipeline.py': ('--images none --count 1', 'none'),
     'benchmarks/public_weights.py': ('--docs none.md', 'none.md'),
+    'benchmarks/published.py': ('none', "NAME: no config of configs/published has 'none'"),
+    'benchmarks/published_logits.py': ('none', "NAME: 'none' is no published model"),
     'benchmarks/published_models.py': ('--out none/a.json', "out: 'none' is no folder"),
     'benchmarks/published_speed.py': ('pvt_tyni-imagenet', "did you mean 'pvt_tiny-imagenet'"),
     'benchmarks/speed.py': ('--suite cpu --docs none.md', 'none.md'),
@@ -98,7 +102,7 @@ def test_help(script, columns, start, monkeypatch):
 
 
 def test_each_script_that_takes_an_argument_has_a_mistake():
-    assert SCRIPTS.keys() == MISTAKES.keys()
+    assert SCRIPTS.keys() - {'demo/run_tour.py'} == MISTAKES.keys()
 
 
 @pytest.mark.parametrize('script', MISTAKES)
