@@ -42,6 +42,9 @@ def build(entry: PublishedWeights) -> tuple[Callable[[], object], tuple[int, int
     cfg = read_config(entry.config_file)
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model).eval()
+    for key, buffer in model.named_buffers():
+        if key.endswith('attn_mask_probs'):
+            buffer.zero_()  # EoMT masks no attention after its training
     height, width = shape_of(entry.name)
     image = torch.rand(1, 3, height, width)
     shape = dict(img_shape=(height, width), scale_factor=(1.0, 1.0))

@@ -44,14 +44,13 @@ Development scores on small data sets; no network needed.
 ADVICE = {
     'COCO': """\
 **Take `retinanet_pvtv2_b2-coco`**, or `retinanet_pvtv2_b0-coco` if time counts more than AP.
-Images of 800 x 1344 px. Time: two threads of an AMD EPYC, all in one run; *Xeon*: another machine,
-on which RetinaNet with PVT-S takes {xeon} ms.""",
+Images of 800 x 1344 px. Time: two threads of an AMD EPYC.""",
     'COCO masks': """\
-**Take `eomt_large-coco_instance`**, at its authors' size of 640 px. We did not measure its
-time.""",
+**Take `eomt_large-coco_instance`**, at its authors' size of 640 px; ViTDet has 800 x
+1344 px. Time: two threads of an AMD EPYC.""",
     'COCO panoptic': """\
 **Take `eomt_small-coco_panoptic`**, or `eomt_large-coco_panoptic` if PQ counts more than time.
-Images of 640 px, or 1280 px if the name says so.""",
+Images of 640 px, or 1280 px if the name says so. Time: two threads of an AMD EPYC.""",
     'ADE20K': """\
 **Take `segmenter_vit_small-ade20k`**, or `eomt_large-ade20k` if mIoU counts more than time.
 Images of 512 x 512 px. Time: two threads of an Intel Xeon.""",
@@ -134,9 +133,7 @@ def published_table(part: str, published: dict[str, dict[str, Any]]) -> str:
     rows.sort(key=lambda cells: -float(cells[1] or 0))
     head = ['model', *metrics, 'ms', 'memory, MiB', 'params, M', 'licence']
     rule = ['---', *['---:'] * (len(metrics) + 3), '---']
-    xeon = read_rows('published', 'name')['retinanet_pvt_small-coco']['ms']
-    advice = ADVICE.get(part, '').format(xeon=xeon)
-    return f'### {part}\n\n{advice}\n\n{lines([head, rule, *rows])}\n'
+    return f'### {part}\n\n{ADVICE.get(part, "")}\n\n{lines([head, rule, *rows])}\n'
 
 
 def published_model(name: str, entry: dict[str, Any], metrics: Sequence[str]) -> list[str]:
@@ -158,8 +155,7 @@ def price(name: str, about: str) -> tuple[str, str]:
     if row := read_rows('detectors', 'backbone').get(backbone):
         return row['ms'], row['mib']
     row = read_rows('published', 'name').get(name, dict(ms='', mib=''))
-    elsewhere = ' (Xeon)' if about.endswith(' on COCO') and row['ms'] else ''
-    return row['ms'] + elsewhere, row['mib']
+    return row['ms'], row['mib']
 
 
 def peers(data: str) -> list[tuple[str, list[str], list[str]]]:
