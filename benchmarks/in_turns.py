@@ -43,11 +43,11 @@ def parse_args(
     )
     args = parser.parse_args(argv)
     if not args.out.parent.is_dir():
-        raise NotADirectoryError(f'out: {str(args.out.parent)!r} is no folder')
+        raise NotADirectoryError(f'out: {str(args.out.parent)!r} is not a folder')
     for name in folders or {}:
         folder = getattr(args, name)
         if folder is not None and not folder.is_dir():
-            raise NotADirectoryError(f'{name}: {str(folder)!r} is no folder')
+            raise NotADirectoryError(f'{name}: {str(folder)!r} is not a folder')
     keep_memory()
     torch.set_num_threads(args.threads)
     return args

@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--timed', type=positive, default=40, help='images; default: %(default)s')
     args = parser.parse_args(argv)
     if not args.out.parent.is_dir():
-        raise NotADirectoryError(f'out: {str(args.out.parent)!r} is no folder')
+        raise NotADirectoryError(f'out: {str(args.out.parent)!r} is not a folder')
     for name in args.models:
         open_test(name, args.data)
     torch.set_num_threads(1)

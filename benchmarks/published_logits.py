@@ -255,7 +255,7 @@ def find(name: str) -> PublishedWeights:
     """The published model of a name."""
     known = published_weights()
     if name not in known:
-        raise InputError(f'NAME: {name!r} is no published model{similar_names(name)}')
+        raise InputError(f'NAME: {name!r} is not a published model{similar_names(name)}')
     return known[name]
 
 

@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--out', type=Path, default=FOLDER / 'index.json', help='the index')
     args = parser.parse_args(argv)
     if not args.out.parent.is_dir():
-        raise InputError(f'out: {str(args.out.parent)!r} is no folder')
+        raise InputError(f'out: {str(args.out.parent)!r} is not a folder')
     import cpvt_backbones  # noqa: F401  (registers the models)
 
     known, entries = published(), {}

@@ -84,11 +84,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--out', type=Path, default=FILE, help='the table')
     args = parser.parse_args(argv)
     if not args.out.parent.is_dir():
-        raise InputError(f'out: {str(args.out.parent)!r} is no folder')
+        raise InputError(f'out: {str(args.out.parent)!r} is not a folder')
     entries = published_weights()
     for name in args.names:
         if name not in entries:
-            raise InputError(f'names: {name!r} is no published model{cli.did_you_mean(name)}')
+            raise InputError(f'names: {name!r} is not a published model{cli.did_you_mean(name)}')
     import cpvt_backbones  # noqa: F401  (registers the models)
 
     torch.set_num_threads(args.threads)

@@ -50,7 +50,7 @@ class Queries:
             built: Number of blocks up to the last output, which are built.
 
         Raises:
-            TypeError: ``tokens`` is no tensor.
+            TypeError: ``tokens`` is not a tensor.
             ValueError: Another value is wrong.
         """
         if not isinstance(self.tokens, Tensor):

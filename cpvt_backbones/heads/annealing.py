@@ -15,7 +15,9 @@ from .eomt import MaskLayers
 
 
 def annealed(step: int, start: int, end: int, power: float = 0.9) -> float:
-    """Probability at a step that a query is limited to its mask: 1 until ``start``, 0 from ``end``.
+    """Return the probability that a query is limited to its mask.
+
+    It is 1 until ``start`` and 0 from ``end``.
 
     Examples:
         >>> from cpvt_backbones.heads.annealing import annealed
@@ -28,10 +30,10 @@ def annealed(step: int, start: int, end: int, power: float = 0.9) -> float:
 
 
 def default_steps(total: int, blocks: int) -> tuple[list[int], list[int]]:
-    """First and last steps of each block's annealing, as shares of a training as in the paper.
+    """Return the first and last steps of each block's annealing, as shares of a training.
 
-    Each takes a sixth of the training. The first starts after a sixth of it, the last after two
-    thirds. The last sixth has no masks.
+    As in the paper, each block takes a sixth of the training. The first starts after a sixth of
+    it, the last after two thirds. The last sixth has no masks.
 
     Examples:
         The authors' steps for ViT-L on COCO:

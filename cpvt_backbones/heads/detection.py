@@ -109,7 +109,7 @@ class MaskLosses(MaskLayers, Mask2FormerHead):
     def forward(
         self, x: Sequence[tuple[Tensor, Tensor]], batch_data_samples: Any = None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Class logits and mask logits of each prediction, as mmdet's losses take them.
+        """Return class logits and mask logits of each prediction, as mmdet's losses take them.
 
         Args:
             x: Predictions of :meth:`MaskLayers.run`.
@@ -134,7 +134,7 @@ class MaskLosses(MaskLayers, Mask2FormerHead):
         batch_gt_instances: list[InstanceData],
         batch_img_metas: list[Any],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """mmdet's losses of one prediction, by points of each image without its padding.
+        """Compute mmdet's losses of one prediction, from points of each image without its padding.
 
         Args:
             cls_scores: Class logits (B, Q, K + 1).
@@ -175,7 +175,7 @@ class MaskLosses(MaskLayers, Mask2FormerHead):
         return loss_cls, loss_mask, loss_dice
 
     def _points(self, masks: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and targets (N, points) of masks (N, h, w) at points, most where masks are unsure.
+        """Sample logits and targets (N, points) of masks, mostly where the masks are uncertain.
 
         Args:
             masks: Mask logits (N, h, w).
@@ -191,7 +191,7 @@ class MaskLosses(MaskLayers, Mask2FormerHead):
 
 
 def _without_padding(masks: Tensor, img_meta: Mapping[str, Any], stride: int = 1) -> Tensor:
-    """Masks (N, h, w) of a padded batch, of an image's own size."""
+    """Cut the padding off the masks (N, h, w) of an image."""
     rows, columns = (ceil_div(length, stride) for length in img_meta['img_shape'][:2])
     return masks[:, :rows, :columns]
 
@@ -320,7 +320,7 @@ class EoMT(MaskFormer):
         init_cfg: Initialisation of mmengine.
 
     Raises:
-        ValueError: ``test_cfg.square`` is no integer.
+        ValueError: ``test_cfg.square`` is not an integer.
 
     Examples:
         ```python
@@ -378,7 +378,7 @@ class EoMT(MaskFormer):
         self.panoptic_fusion_head.test_cfg = self.test_cfg
 
     def extract_feat(self, batch_inputs: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Mask and class logits of each prediction, see :meth:`MaskLayers.run`."""
+        """Compute mask and class logits of each prediction, see :meth:`MaskLayers.run`."""
         return self.panoptic_head.run(self.backbone, batch_inputs)
 
     def predict(self, batch_inputs: Tensor, batch_data_samples: Any, rescale: bool = True) -> Any:
@@ -407,7 +407,7 @@ class EoMT(MaskFormer):
         return self.add_pred_to_datasample(batch_data_samples, results)
 
     def _on_squares(self, images: Tensor, shapes: Sequence[Any], side: int) -> Tensor:
-        """Each image at the top left of a black square."""
+        """Put each image at the top left of a black square."""
         side = max(side, *(length for shape in shapes for length in shape))
         preprocessor = self.data_preprocessor
         black = images.new_zeros(images.shape[1], 1, 1)
@@ -421,7 +421,7 @@ class EoMT(MaskFormer):
     def _masks_of_pixels(
         self, masks: Tensor, kept: Tensor, shape: Sequence[int], *, is_padded: bool
     ) -> Tensor:
-        """Mask logits (kept, H, W) of the kept queries, for the pixels of an image of ``shape``."""
+        """Resize the mask logits of the kept queries to an image of ``shape``: (kept, H, W)."""
         stride = self.panoptic_head.stride
         # Between the last cell of an image and its border, the first cell of the square counts.
         more = 1 if is_padded else 0
@@ -430,7 +430,7 @@ class EoMT(MaskFormer):
         return pixels[:, : shape[0], : shape[1]]
 
     def _kept_queries(self, classes: Tensor) -> Tensor:
-        """Indices of the queries that the fusion uses, so that only their masks are upsampled."""
+        """Return indices of the queries that the fusion uses; only their masks are upsampled."""
         probabilities = classes.softmax(1)
         kept = torch.zeros_like(probabilities[:, 0], dtype=torch.bool)
         if self.test_cfg.panoptic_on:
@@ -443,7 +443,7 @@ class EoMT(MaskFormer):
         return kept.nonzero()[:, 0]
 
     def _fuse(self, classes: Tensor, masks: Tensor) -> dict[str, Any]:
-        """mmdet's fusion of class logits (Q, K + 1) and mask logits (Q, H, W)."""
+        """Apply mmdet's fusion to class logits (Q, K + 1) and mask logits (Q, H, W)."""
         results = {}
         if self.test_cfg.panoptic_on:
             results['pan_results'] = self.panoptic_fusion_head.panoptic_postprocess(classes, masks)

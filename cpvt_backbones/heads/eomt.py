@@ -19,7 +19,7 @@ OUTSIDE = -20.0
 
 
 def upscale_steps(patch_size: int) -> int:
-    """Number of steps, each by 2, from the stride of the patches to about 4 px, at least 1.
+    """Return the number of doublings from the patch stride to about 4 px, at least 1.
 
     Examples:
         >>> from cpvt_backbones.heads.eomt import upscale_steps
@@ -124,7 +124,7 @@ class MaskLayers(nn.Module):
         self.upscale = nn.Sequential(*(Upscale(embed_dims) for _ in range(steps)))
 
     def run(self, backbone: nn.Module, images: Tensor) -> list[Prediction]:
-        """Mask logits (B, Q, ceil(H / stride), ceil(W / stride)) and class logits (B, Q, K + 1).
+        """Compute mask logits (B, Q, ceil(H / stride), ceil(W / stride)) and class logits.
 
         In training, there is a prediction before each of the last blocks, too. The last is the
         result.
@@ -141,7 +141,7 @@ class MaskLayers(nn.Module):
         return list(backbone(images, queries=queries))
 
     def predict_masks(self, queries: Tensor, features: Tensor) -> Prediction:
-        """Mask logits (B, Q, h, w) and class logits (B, Q, K + 1).
+        """Compute mask logits (B, Q, h, w) and class logits (B, Q, K + 1).
 
         Args:
             queries: (B, Q, C).
@@ -156,7 +156,7 @@ class MaskLayers(nn.Module):
         return masks, classes
 
     def limit(self, k: int, masks: Tensor, grid: Grid) -> Tensor | None:
-        """The patches that each query may attend to in block k of the last ones: (B, Q, H * W).
+        """Return the patches that each query may attend to in block k: (B, Q, H * W).
 
         These are the patches of its mask. The buffer ``attn_mask_probs`` has the probability, for
         each block, that a query is limited. :class:`MaskAnnealingHook` lowers it from 1 to 0. In
@@ -178,7 +178,7 @@ class MaskLayers(nn.Module):
         return bool((self.attn_mask_probs > 0.5).any())
 
     def upsample(self, masks: Tensor) -> Tensor:
-        """Mask logits (Q, h, w) at the resolution of the pixels: (Q, h * stride, w * stride)."""
+        """Upsample mask logits (Q, h, w) to the pixels: (Q, h * stride, w * stride)."""
         height, width = masks.shape[1:]
         return resize_masks(masks, (height * self.stride, width * self.stride))
 

@@ -115,7 +115,7 @@ class IgnoreAwareTargets:
         return super().loss(*args, **options)  # type: ignore[misc]
 
     def _ignored_of(self, sample: Any) -> InstanceData | None:
-        """The ignored objects of a data sample."""
+        """Return the ignored objects of a data sample."""
         found: InstanceData | None = sample.get('ignored_instances')
         return found
 

@@ -11,8 +11,10 @@ from cpvt_backbones.errors import InputError
 
 
 def warmed(step: int, *, start: int, warmup: int, end: int, power: float) -> float:
-    """Factor on a learning rate: 0 until ``start``, linear to 1 in ``warmup`` steps, then
-    polynomial to 0 at ``end``.
+    """Return the factor on a learning rate.
+
+    It is 0 until ``start``, rises linearly to 1 in ``warmup`` steps, and falls by a polynomial to 0
+    at ``end``.
 
     Examples:
         >>> from cpvt_backbones.heads.schedule import warmed

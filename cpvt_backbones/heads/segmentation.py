@@ -85,7 +85,7 @@ class EoMTSegHead(MaskLosses, Mask2FormerHead):
     def predict(
         self, x: Sequence[tuple[Tensor, Tensor]], batch_img_metas: Any, test_cfg: Any
     ) -> Tensor:
-        """Scores of the classes in each pixel, (B, K, H, W).
+        """Compute the scores of the classes in each pixel, (B, K, H, W).
 
         Args:
             x: Predictions of :meth:`MaskLayers.run`.
@@ -134,16 +134,16 @@ class EoMTSegmentor(EncoderDecoder):
     decode_head: EoMTSegHead
 
     def extract_feat(self, inputs: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Mask and class logits of each prediction, see :meth:`MaskLayers.run`."""
+        """Compute mask and class logits of each prediction, see :meth:`MaskLayers.run`."""
         return self.decode_head.run(self.backbone, inputs)
 
     def encode_decode(self, inputs: Tensor, batch_img_metas: Any) -> Tensor:
-        """Scores of the classes in each pixel of ``inputs``, (B, K, H, W)."""
+        """Compute the scores of the classes in each pixel of ``inputs``, (B, K, H, W)."""
         masks, classes = self.extract_feat(inputs)[-1]
         return self.decode_head.class_map(masks, classes, inputs.shape[2:])
 
     def slide_inference(self, inputs: Tensor, batch_img_metas: Any) -> Tensor:
-        """Scores (B, K, H, W), the mean of those of all windows that a pixel is in."""
+        """Compute scores (B, K, H, W): the mean over all windows that a pixel is in."""
         if self.test_cfg.get('stride') is not None:
             return super().slide_inference(inputs, batch_img_metas)
         height, width = self.test_cfg.crop_size
@@ -158,7 +158,7 @@ class EoMTSegmentor(EncoderDecoder):
 
 
 def starts(length: int, window: int) -> list[int]:
-    """First pixels of as few windows as cover a length, at even distances, as EoMT's authors do.
+    """Return the first pixels of the fewest windows that cover a length, evenly spaced.
 
     Examples:
         >>> from cpvt_backbones.heads.segmentation import starts

@@ -136,7 +136,7 @@ def test_what_is_refused_in_one_line(of_timm, tmp_path, capsys, monkeypatch):
         (line,) = (one for one in capsys.readouterr().err.splitlines() if 'error: ' in one)
         return line
 
-    assert "'toy' is no published model; did you mean 'toys'?" in line('toy')
+    assert "'toy' is not a published model; did you mean 'toys'?" in line('toy')
     needed = 'timm is not installed'
     assert f'has nothing to compare with: {needed}, and no logits are stored' in line('toys')
     assert f"needs the publisher's code: {needed}" in line('toys', '--store')
