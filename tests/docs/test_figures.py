@@ -190,6 +190,10 @@ def test_eomt_beside_its_peers():
     peers = rows[rows.of != 'ours'].times
     shown = re.search(r'need ([\d.]+) to ([\d.]+) times', page)
     assert shown.groups() == (f'{peers.min():.2f}', f'{peers.max():.2f}')
+    shown = re.search(r'eomt_bf16.csv\), they need ([\d.]+) to ([\d.]+) times', page)
+    half = rows_of('eomt_bf16')
+    peers = half[half.of != 'ours'].times
+    assert shown.groups() == (f'{peers.min():.2f}', f'{peers.max():.2f}')
     memory = rows[rows.batch == 1].set_index('of').mib
     shown = re.search(r'needs (\d+) MiB .*?, (\d+) in .*? and (\d+) in', page, re.DOTALL)
     assert [*map(int, shown.groups())] == [
