@@ -16,7 +16,7 @@ from cpvt_backbones.checks import (
 )
 
 from .attention import Bias, Rotate, drop_out
-from .tokens import Grid, ceil_div, is_recording, map_to_tokens, tokens_to_map
+from .tokens import Grid, ceil_div, is_recording, patch_tokens, prepend_tokens
 
 
 class DropPath(nn.Module):
@@ -111,17 +111,20 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid | None = None, num_prefix: int = 0) -> Tensor:
         """Map tokens (B, T, C) to the same shape; only :class:`ConvMLP` uses the grid."""
-        if is_recording() or torch.is_grad_enabled() or x.device.type != 'cpu':
-            return self._run(x)
-        hidden_bytes = x.shape[0] * x.shape[1] * self.fc2.in_features * x.element_size()
-        if hidden_bytes <= WHOLE_BYTES:
+        parts = self._count_parts(x)
+        if parts == 1:
             return self._run(x)
         flat = x.flatten(0, 1)
-        parts = ceil_div(hidden_bytes, PART_BYTES)
         out = torch.empty_like(flat)
         for source, target in zip(flat.tensor_split(parts), out.tensor_split(parts), strict=True):
             target.copy_(self._run(source))
         return out.unflatten(0, x.shape[:2])
+
+    def _count_parts(self, x: Tensor) -> int:
+        if is_recording() or torch.is_grad_enabled() or x.device.type != 'cpu':
+            return 1
+        hidden_bytes = x.shape[0] * x.shape[1] * self.fc2.in_features * x.element_size()
+        return 1 if hidden_bytes <= WHOLE_BYTES else ceil_div(hidden_bytes, PART_BYTES)
 
     def _run(self, x: Tensor) -> Tensor:
         if self.activation == 'swiglu':
@@ -131,19 +134,21 @@ class MLP(nn.Module):
             gate = torch.sigmoid(1.702 * hidden)
             hidden = gate.mul_(hidden) if self.in_place else gate * hidden
         else:
-            kind = 'tanh' if self.activation == 'gelu_tanh' else 'none'
-            hidden = self.fc1(x)
-            if self.in_place:
-                hidden = torch.ops.aten.gelu_(hidden, approximate=kind)
-            else:
-                hidden = F.gelu(hidden, approximate=kind)
+            hidden = self._gelu(self.fc1(x))
         return drop_out(self.drop, self.fc2(drop_out(self.drop, hidden)))
+
+    def _gelu(self, hidden: Tensor) -> Tensor:
+        kind = 'tanh' if self.activation == 'gelu_tanh' else 'none'
+        if self.in_place:
+            return torch.ops.aten.gelu_(hidden, approximate=kind)
+        return F.gelu(hidden, approximate=kind)
 
 
 class ConvMLP(MLP):
     """MLP whose hidden map passes a depthwise convolution, which encodes positions.
 
-    Prefix tokens bypass the convolution. Source: PVTv2 (arXiv 2106.13797, section 3.2).
+    Prefix tokens bypass the convolution. Inference on a CPU computes large maps in bands of rows.
+    Source: PVTv2 (arXiv 2106.13797, section 3.2).
 
     Args:
         dim: Width C of a token.
@@ -169,11 +174,29 @@ class ConvMLP(MLP):
     def forward(self, x: Tensor, grid: Grid | None = None, num_prefix: int = 0) -> Tensor:
         """Map tokens (B, P + H * W, C) to the same shape; ``num_prefix`` is P."""
         assert grid is not None
-        hidden = self.fc1(x)
-        prefix_tokens, patches = hidden[:, :num_prefix], hidden[:, num_prefix:]
-        patches = map_to_tokens(self.dwconv(tokens_to_map(patches, grid)))
-        hidden = torch.cat((prefix_tokens, patches), dim=1) if num_prefix else patches
-        return drop_out(self.drop, self.fc2(drop_out(self.drop, F.gelu(hidden))))
+        parts = self._count_parts(x)
+        if parts == 1:
+            prefix_tokens = self._run(x[:, :num_prefix]) if num_prefix else None
+            tokens = self._run_map(patch_tokens(x, num_prefix).unflatten(1, grid))
+            return prepend_tokens(prefix_tokens, tokens.flatten(1, 2))
+        out = torch.empty_like(x)
+        if num_prefix:
+            out[:, :num_prefix] = self._run(x[:, :num_prefix])
+        source, target = (patch_tokens(t, num_prefix).unflatten(1, grid) for t in (x, out))
+        rows = max(1, x.shape[0] * grid[0] // parts)
+        # A band includes the rows above and below that the kernel reaches.
+        reach = self.dwconv.padding[0]
+        for image in range(x.shape[0]):
+            for top in range(0, grid[0], rows):
+                start = max(0, top - reach)
+                band = self._run_map(source[image : image + 1, start : top + rows + reach])
+                part = target[image, top : top + rows]
+                part.copy_(band[0, top - start :][: part.shape[0]])
+        return out
+
+    def _run_map(self, x: Tensor) -> Tensor:
+        hidden = self.dwconv(self.fc1(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return drop_out(self.drop, self.fc2(drop_out(self.drop, self._gelu(hidden))))
 
 
 class Block(nn.Module):

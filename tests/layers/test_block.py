@@ -13,6 +13,7 @@ from cpvt_backbones.layers import (
     MLP,
     Attention,
     Block,
+    ConvMLP,
     DropPath,
     PatchEmbed,
     SpatialReductionAttention,
@@ -150,3 +151,25 @@ def test_inference_in_parts_gives_each_token_the_same(tokens, in_place, monkeypa
         found = mlp(x)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
     assert max(sizes) <= 11 and sum(sizes) == 3 * tokens
+
+
+@pytest.mark.parametrize('in_place', [False, True])
+@pytest.mark.parametrize('num_prefix', [0, 2])
+@pytest.mark.parametrize('kernel_size', [1, 3, 7])
+@pytest.mark.parametrize('grid', [(1, 1), (1, 40), (40, 1), (9, 5), (23, 4)])
+def test_conv_mlp_in_bands_is_that_of_the_whole_map(
+    grid, kernel_size, num_prefix, in_place, monkeypatch
+):
+    """A band of rows is computed with the rows that the kernel reaches above and below."""
+    mlp = ConvMLP(12, hidden_dim=20, kernel_size=kernel_size).eval()
+    x = torch.randn(3, num_prefix + grid[0] * grid[1], 12)
+    expected, rows = mlp(x, grid, num_prefix).detach(), []
+    for limit in ('WHOLE_BYTES', 'PART_BYTES'):  # the hidden layer of two rows
+        monkeypatch.setattr(f'cpvt_backbones.layers.block.{limit}', 20 * 4 * 2 * grid[1])
+    mlp.in_place = in_place
+    mlp.dwconv.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].shape[2]))
+    with torch.no_grad():
+        found = mlp(x, grid, num_prefix)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    assert max(rows) <= 2 + 2 * (kernel_size // 2)
+    assert sum(rows) >= 3 * grid[0]
