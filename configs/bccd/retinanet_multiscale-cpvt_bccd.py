@@ -1,4 +1,4 @@
-# A smaller column made for this data, trained at twice the rate.
+# A smaller plain ViT for this data, trained at twice the rate.
 _base_ = './retinanet_pyramid-cpvt-t_bccd.py'
 model = dict(
     backbone=dict(
@@ -14,8 +14,8 @@ model = dict(
         drop_path_rate=0.05,
         out_indices=(1, 2, 3),
     ),
-    # Stride 8 is the column's own map (patch 8), 16 and 32 are pooled from it: all as wide as the
-    # column.
+    # Stride 8 is the plain ViT's own map (patch 8); 16 and 32 are pooled from it. All are as
+    # wide as the ViT.
     neck=dict(in_channels=[128, 128, 128]),
 )
 optim_wrapper = dict(optimizer=dict(lr=1e-3))

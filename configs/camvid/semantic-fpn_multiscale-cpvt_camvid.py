@@ -1,4 +1,4 @@
-# A smaller column made for this data, trained for longer at twice the rate.
+# A smaller plain ViT for this data, trained for longer at twice the rate.
 _base_ = './semantic-fpn_pyramid-cpvt-t_camvid.py'
 model = dict(
     backbone=dict(
@@ -13,7 +13,7 @@ model = dict(
         global_blocks=(2, 5),
         drop_path_rate=0.05,
     ),
-    # Stride 4 is the column's map of stride 8 (patch 8) upsampled once, which halves its width.
+    # Stride 4 is the plain ViT's map of stride 8 upsampled once, which halves its width.
     neck=dict(in_channels=[64, 128, 128, 128]),
 )
 # 600 iterations * 4 crops: 7 times through the 367 images.

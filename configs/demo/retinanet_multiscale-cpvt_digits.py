@@ -14,8 +14,8 @@ model = dict(
         position=dict(type='PEG', after_blocks=(0, 1, 2, 3, 4, 5), kernel_size=3),
         out_indices=(1, 2, 3),
     ),
-    # Stride 8 is the column's own map (patch 8), 16 and 32 are pooled from it: all as wide as the
-    # column.
+    # Stride 8 is the plain ViT's own map (patch 8); 16 and 32 are pooled from it. All are as
+    # wide as the ViT.
     neck=dict(
         in_channels=[128, 128, 128],
         out_channels=96,

@@ -13,7 +13,7 @@ model = dict(
         patch_size=8,
         position=dict(type='PEG', after_blocks=(0, 1, 2, 3, 4, 5), kernel_size=3),
     ),
-    # Stride 4 is the column's map of stride 8 (patch 8) upsampled once, which halves its width.
+    # Stride 4 is the plain ViT's map of stride 8 upsampled once, which halves its width.
     neck=dict(in_channels=[64, 128, 128, 128], out_channels=64, norm_cfg=norm_cfg),
     decode_head=dict(
         in_channels=[64, 64, 64, 64],

@@ -1,4 +1,4 @@
-# A column at detection sizes: strides 4 to 32 are made from its last map (ViTDet). Layer-wise
+# A plain ViT at detection sizes: strides 4 to 32 are made from its last map (ViTDet). Layer-wise
 # learning rates.
 _base_ = [
     '../_base_/models/mask_rcnn.py',

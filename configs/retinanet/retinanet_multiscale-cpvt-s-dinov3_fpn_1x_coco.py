@@ -1,5 +1,5 @@
 # DINOv3-S/16 with PEG, which starts as the identity: step 0 is the pretrained model. Rates by
-# layer, as for the column.
+# layer, as for the plain ViT.
 _base_ = './retinanet_multiscale-cpvt-s_fpn_1x_coco.py'
 model = dict(
     backbone=dict(

@@ -1,4 +1,4 @@
-# A column at detection sizes: strides 8, 16 and 32 are made from its last map (ViTDet), stride 8
+# A plain ViT at detection sizes: strides 8, 16 and 32 are made from its last map (ViTDet), stride 8
 # half as wide. Rates by layer: 0.75 * 1e-4 for the block nearest to the neck, 0.75 ** 13 * 1e-4 =
 # 2.4e-6 for the patch embedding.
 _base_ = [

@@ -1,5 +1,5 @@
 # DINOv3-S/16 with PEG, which starts as the identity: step 0 is the pretrained model. Rates by
-# layer, as for the column.
+# layer, as for the plain ViT.
 _base_ = './semantic-fpn_multiscale-cpvt-s_8xb4-40k_ade20k-512x512.py'
 model = dict(
     backbone=dict(

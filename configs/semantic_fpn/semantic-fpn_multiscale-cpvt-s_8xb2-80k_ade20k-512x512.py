@@ -1,4 +1,4 @@
-# A columnar backbone with Twins' schedule; strides 4 to 32 are made from its last map.
+# A plain ViT with Twins' schedule; strides 4 to 32 are made from its last map.
 _base_ = './semantic-fpn_pyramid-cpvt-s_8xb2-80k_ade20k-512x512.py'
 model = dict(
     backbone=dict(
