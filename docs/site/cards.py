@@ -27,7 +27,7 @@ TITLES = {
     'mIoU': ('A street at two sizes', 'real streets'),
     'Box AP': ('Cells of another data set at two sizes', 'smears of BCCD'),
 }
-# Of each theme: ground, text, curve, advised sizes.
+# Of each theme: ground, text, curve, good sizes.
 THEMES = {
     'light': ('white', '#1f2328', '#1b5e9e', '#e3eefa'),
     'dark': ('#171b22', '#e6e9ee', '#7db4f0', '#22324a'),
@@ -42,6 +42,11 @@ class Score:
     height: int
     percent: float
     is_good: bool
+
+    @property
+    def size(self) -> int:
+        """Root of width x height, as in ``GoodSizes``."""
+        return round((self.width * self.height) ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -131,22 +136,22 @@ def show(axis: Axes, name: str, width: int) -> str:
 
 
 def plot(axis: Axes, card: Card, theme: str) -> None:
-    """Plot the metric by the width of the test images; the advised ones have another ground."""
+    """Plot the metric by the size of the test images; good sizes have another ground."""
     ground, ink, curve, band = THEMES[theme]
-    widths = [score.width for score in card.scores]
-    good = [score.width for score in card.scores if score.is_good]
+    sizes = [score.size for score in card.scores]
+    good = [score.size for score in card.scores if score.is_good]
     axis.axvspan(min(good), max(good), color=band)
-    axis.plot(widths, [score.percent for score in card.scores], color=curve, marker='o')
+    axis.plot(sizes, [score.percent for score in card.scores], color=curve, marker='o')
     last = -np.inf
     for score in card.scores:
-        if score.width - last < 0.12 * max(widths):  # its text would cover the one before
+        if score.size - last < 0.12 * max(sizes):  # its text would cover the one before
             continue
-        last = score.width
+        last = score.size
         place = dict(xytext=(0, 6), textcoords='offset points', ha='center', color=curve)
-        axis.annotate(f'{score.percent:.1f}', (score.width, score.percent), weight='bold', **place)
-    axis.set_title(f'{card.metric} (%) of {card.images:,} {TITLES[card.metric][1]}, by width in px')
-    axis.set_xlabel(f'advised: {min(good)} to {max(good)} px')
-    axis.set(xticks=widths[:: 2 if len(widths) > 5 else 1], ylim=(0, 105), facecolor=ground)
+        axis.annotate(f'{score.percent:.1f}', (score.size, score.percent), weight='bold', **place)
+    axis.set_title(f'{card.metric} (%) of {card.images:,} {TITLES[card.metric][1]}, by size')
+    axis.set_xlabel(f'root of width x height; good: {min(good)} to {max(good)} px')
+    axis.set(xticks=sizes[:: 2 if len(sizes) > 5 else 1], ylim=(0, 105), facecolor=ground)
     axis.spines[['top', 'right']].set_visible(False)
     axis.spines[:].set_color(ink)
     axis.tick_params(colors=ink)

@@ -28,6 +28,7 @@ sys.path.extend(
 import cards
 import hero
 import make_config
+import terminal
 from example_images import SEGMENTOR, open_street
 
 from benchmarks import plots
@@ -304,6 +305,7 @@ if __name__ == '__main__':
         draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
         draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
     hero.save(FOLDER)
+    terminal.save(FOLDER)
     for theme, ending in (('light', ''), ('dark', '_dark')):
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165)

@@ -49,7 +49,10 @@ PAGES = sorted(
     page
     for path in (ROOT / 'docs').rglob('*.md')
     if (page := path.relative_to(ROOT).as_posix()) != 'docs/bridges.md'
-    and any(language == 'python' for language, _ in blocks(page))
+    and any(
+        language == 'python' and not any(part in text for part in ELSEWHERE.get(page, ()))
+        for language, text in blocks(page)
+    )
 )
 
 
@@ -147,14 +150,17 @@ def test_own_config(capsys):
     )
 
 
-def test_own_data(tmp_path, monkeypatch):
+def test_own_images(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.makedirs('out/model/pred')
     classes = np.zeros((9, 9), np.uint8)
     classes[1, 1] = classes[5:7, 5:7] = 1
     Image.fromarray(classes).save('out/model/pred/photo.png')
-    found = run('docs/own_data.md')
-    assert found['count'] == 2
+    assert run('docs/own_images.md')['count'] == 2
+
+
+def test_improve():
+    found = run('docs/improve.md')
     assert [one['type'] for one in found['visualizer']['vis_backends']] == [
         'LocalVisBackend',
         'TensorboardVisBackend',

@@ -1,4 +1,4 @@
-"""docs/own_data.md: the commands of its tabs, on small data in each form."""
+"""docs/own_data.md: the commands of its tabs, on small data in each form. docs/improve.md."""
 
 import json
 import shutil
@@ -14,8 +14,8 @@ from cpvt_backbones.toolboxes import read_config
 
 pytestmark = pytest.mark.full
 
-PAGE = 'docs/own_data.md'
-STEPS = '2. Train, measure, predict'
+PAGE, AFTER = 'docs/own_data.md', 'docs/improve.md'
+STEPS = '3. Train, measure, predict'
 # A short training that fetches nothing.
 SHORT = {'--weights timm://twins_pcpvt_small.in1k': '--length 2'}
 SHORT_BOXES = {'--weights retinanet_pvtv2_b0-coco': '--length 2'}
@@ -91,7 +91,15 @@ def test_next_questions(call, digits):
         'torchrun --nproc-per-node 2 -m cpvt': 'cpvt',  # tests of several processes have their own
         '--launcher pytorch': '',
     }
-    run_page(PAGE, call, few, parts=['Next questions'])
+    questions = (
+        'Find the worst predictions',
+        'See the loss curve',
+        'Add a class',
+        'Train the head alone',
+        'Get the predictions as a table',
+        'Use two GPUs',
+    )
+    run_page(AFTER, call, few, parts=questions)
     assert Image.open('worst.jpg').width > 1900
     assert read_config('mine/more.py').load_from.endswith('.pth')
     assert Image.open('work_dirs/model/loss.png').width > 900
@@ -107,7 +115,7 @@ def test_labels_of_a_model(call, digits):
     }
     # After two iterations, scores are below the least that the model reports.
     few['--score-thr 0.5'] = '--score-thr 0 --cfg-options model.test_cfg.score_thr=0.0'
-    run_page(PAGE, call, few, parts=['Can my model label further images?'])
+    run_page(AFTER, call, few, parts=['Label more images with the model'])
     count = {}
     for name in ('first', 'second'):
         train = json.loads(Path(f'mine/{name}/train.json').read_text())
