@@ -63,6 +63,19 @@ time. Images of 224 px, or 384 px if the name says so. Time: two threads of an I
 # Score and millions of parameters of other backbones in mmpretrain: configs/resnet/metafile.yml and
 # configs/swin_transformer/metafile.yml.
 CLASSIFIERS = {'ResNet-50': ('76.55', '25.6'), 'Swin-T': ('81.18', '28.3')}
+# mIoU on ADE20K of mmseg's trainings of 160,000 steps, in its metafiles of configs/upernet,
+# configs/swin and configs/twins.
+UPERNET = {'ResNet-50': '42.05', 'Swin-T': '44.41', 'PyramidCPVT-S': '46.04'}
+# Below the models of ADE20K, which were timed on another processor.
+SEGMENTORS = """\
+### ADE20K, other backbones
+
+The models take turns on two threads of an AMD EPYC ([Semantic FPN](benchmarks/semantic_fpn.csv),
+[UPerNet](benchmarks/upernet.csv)). The image has 512 x 512 px, as a crop of mmseg's training; its
+tests have 512 px on the shorter side. Scores of Semantic FPN are the Twins paper's, those of
+UPerNet mmseg's.
+
+"""
 SHIPPED_HEAD = """\
 | model | score | task, data | by | params, M | GMACs | image, px | licence |
 | --- | --- | --- | --- | ---: | ---: | --- | --- |
@@ -133,7 +146,23 @@ def published_table(part: str, published: dict[str, dict[str, Any]]) -> str:
     rows.sort(key=lambda cells: -float(cells[1] or 0))
     head = ['model', *metrics, 'ms', 'memory, MiB', 'params, M', 'licence']
     rule = ['---', *['---:'] * (len(metrics) + 3), '---']
-    return f'### {part}\n\n{ADVICE.get(part, "")}\n\n{lines([head, rule, *rows])}\n'
+    more = segmentors() if part == 'ADE20K' else ''
+    return f'### {part}\n\n{ADVICE.get(part, "")}\n\n{lines([head, rule, *rows])}\n{more}'
+
+
+def segmentors() -> str:
+    """Semantic FPN and UPerNet with this package's backbone and with others, measured in turns."""
+    mious = {name: row['miou'] for name, row in read_rows('twins_tables', 'backbone').items()}
+    rows = []
+    for model, file, scores in (
+        ('Semantic FPN', 'semantic_fpn', mious),
+        ('UPerNet', 'upernet', UPERNET),
+    ):
+        for name, costs in read_rows(file, 'backbone').items():
+            parameters = f'{int(costs["parameters"]) / 1e6:.1f}'
+            rows.append([f'*{model}, {name}*', scores[name], costs['ms'], costs['mib'], parameters])
+    head = ['model', 'mIoU', 'ms', 'memory, MiB', 'params, M']
+    return f'{SEGMENTORS}{lines([head, ["---", *["---:"] * 4], *rows])}\n'
 
 
 def published_model(name: str, entry: dict[str, Any], metrics: Sequence[str]) -> list[str]:
@@ -173,8 +202,6 @@ def peers(data: str) -> list[tuple[str, list[str], list[str]]]:
         if data == 'COCO':
             shown = [costs['ms'], costs['mib'], f'{int(costs["parameters"]) / 1e6:.1f}', '']
             rows.append((role.format(f'RetinaNet, {name}'), [tables[name]['box_ap']], shown))
-        elif data == 'ADE20K' and name != 'PyramidCPVT-S':
-            rows.append((role.format(f'Semantic FPN, {name}'), [tables[name]['miou']], [''] * 4))
     return rows
 
 

@@ -2,7 +2,11 @@
 
 import csv
 import re
+from importlib.util import find_spec
+from pathlib import Path
 
+import pytest
+import yaml
 from pages import ROOT
 
 from cpvt_backbones.weights import named_models, published_weights
@@ -58,8 +62,36 @@ def test_peers_and_the_recipe_have_the_published_scores():
         row = coco[f'{role}: RetinaNet, {name}']
         assert row['box AP'] == scores[name]['box_ap']
         assert (row['ms'], row['memory, MiB']) == (costs[name]['ms'], costs[name]['mib'])
-    ade20k = {row['model'].strip('*'): row['mIoU'] for row in table('ADE20K')}
-    assert ade20k['peer: Semantic FPN, Swin-T'] == scores['Swin-T']['miou']
+
+
+def test_segmentors_have_the_published_scores_and_one_run(monkeypatch):
+    spec = find_spec('mmseg') or pytest.skip('needs mmseg')
+    monkeypatch.syspath_prepend(ROOT / 'benchmarks')
+    import detector_price
+
+    twins, rows = csv_rows('twins_tables', 'backbone'), table('ADE20K, other backbones')
+    shown = {row['model'].strip('*'): row for row in rows}
+    for model, file in (('Semantic FPN', 'semantic_fpn'), ('UPerNet', 'upernet')):
+        measured = csv_rows(file, 'backbone')
+        assert measured.keys() == detector_price.CONFIGS[file].keys()
+        (machine,) = {(row['machine'], row['mib_machine']) for row in measured.values()}
+        assert all('AMD EPYC' in one for one in machine)
+        for name, row in measured.items():
+            costs = shown.pop(f'{model}, {name}')
+            assert (costs['ms'], costs['memory, MiB']) == (row['ms'], row['mib'])
+            assert costs['params, M'] == f'{int(row["parameters"]) / 1e6:.1f}'
+            if model == 'Semantic FPN':
+                assert costs['mIoU'] == twins[name]['miou']
+            elif name != 'PyramidCPVT-S':
+                config = detector_price.CONFIGS[file][name].removeprefix('mmseg::')
+                path = Path(spec.origin).parent / '.mim/configs' / config
+                known = yaml.safe_load(path.with_name('metafile.yaml').read_text())['Models']
+                (found,) = (one for one in known if one['Name'] == path.stem)
+                assert costs['mIoU'] == str(found['Results']['Metrics']['mIoU'])
+            else:
+                published = published_weights()['upernet_twins_pcpvt_small-ade20k']
+                assert costs['mIoU'] == str(published.scores['mIoU'])
+    assert not shown
 
 
 def test_each_advised_model_is_named():
