@@ -56,7 +56,7 @@ from cpvt_backbones.toolboxes import (
 )
 from cpvt_backbones.weights import named_models, published_weights, sha256_of, similar_names
 
-from .sizes import GoodSizes, size_steps
+from .sizes import GoodSizes, loads_floats, size_steps
 
 MERGED_VALUES = 100 << 20
 """Values of all masks of an image that are merged at once: 100 masks of 1024 x 1024 px."""
@@ -78,6 +78,8 @@ class Predictor(Protocol):
             come before the other classes.
         size_steps (Sequence[dict[str, Any]] | None): Optional; steps of the test pipeline that set
             the size.
+        to_float32 (bool): Optional; images are resized as float32, as mmdet's Mask2Former does, and
+            ``predict`` gets float32.
         sizes (GoodSizes | None): Optional; the sizes at which the model is good.
         value_range (ValueRange | None): Optional; the range for reading files.
         nms_threshold (float | None): Optional; IoU threshold of the detector's non-maximum
@@ -181,6 +183,7 @@ class ToolboxPredictor(FromCheckpoint):
         config = copy.deepcopy(config)
         classes = config_classes(config)  # before the toolbox changes the config
         self.sizes, self.size_steps = GoodSizes.of(checkpoint), size_steps(config)
+        self.to_float32: bool = loads_floats(config)
         self.value_range = _take_range(config)
         _adapt_pipeline(config, keep=('Pad',) if self._scope == 'mmdet' else ())
         # mmpretrain's inferencer keeps the scope of another toolbox.

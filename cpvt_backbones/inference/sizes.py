@@ -128,6 +128,14 @@ def size_steps(cfg: Config) -> list[dict[str, Any]]:
     return json.loads(json.dumps(steps, default=str))  # tuples become lists, as in a file
 
 
+def loads_floats(cfg: Config) -> bool:
+    """``True`` if a config's test pipeline loads images as float32, so that it resizes floats."""
+    pipeline = cfg.test_dataloader.dataset.get('pipeline', ())
+    return any(
+        step.get('to_float32') for step in pipeline if step_name(step) == 'LoadImageFromFile'
+    )
+
+
 def check_scale(scale: Scale, long_side: int | None) -> Scale:
     """Combine ``scale`` and ``long_side`` of ``Inferencer`` into one scale.
 
@@ -164,7 +172,7 @@ class Sizing:
 
     Args:
         scale: From :func:`check_scale`.
-        predictor: The model; its ``size_steps`` and ``sizes`` are optional.
+        predictor: The model; its ``size_steps``, ``sizes`` and ``to_float32`` are optional.
         max_pixels: Pixel count above which an image is cut into tiles.
 
     Raises:
@@ -174,6 +182,7 @@ class Sizing:
     def __init__(self, scale: Scale, predictor: Any, max_pixels: int) -> None:
         self.scale, self.max_pixels = scale, max_pixels
         self.sizes: GoodSizes | None = getattr(predictor, 'sizes', None)
+        self._floats: bool = getattr(predictor, 'to_float32', False)
         steps, task = getattr(predictor, 'size_steps', None), predictor.task
         self._known = steps is not None
         # A detector's padding stays in its pipeline, because it does not move boxes.
@@ -205,6 +214,8 @@ class Sizing:
         return size_after(self._steps_of(width, height), width, height)
 
     def __call__(self, image: Any) -> Any:
+        if self._floats and isinstance(image, np.ndarray):
+            image = image.astype(np.float32)
         return apply_steps(image, self._steps_of(*image.shape[1::-1]))
 
     def _steps_of(self, width: int, height: int) -> Steps:
