@@ -4,12 +4,14 @@ import csv
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from mmengine.hub import get_config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
-from pages import blocks
+from pages import SMALL, blocks
+from PIL import Image
 from torch.optim import AdamW
 
 from cpvt_backbones import PyramidCPVT
@@ -58,6 +60,47 @@ def test_the_lines_are_those_of_the_complete_configs():
     resume = {"runner_type = 'ResumableRunner'", "checkpoint=dict(type='DurableCheckpointHook'))"}
     assert code_of(block) - code_of(retinanet) == resume and code_of(retinanet) < code_of(block)
     assert code_of(lines) < code_of(upernet)
+
+
+@pytest.mark.full
+def test_the_lines_of_mmseg_train_in_ade20ks_layout(call, tmp_path, monkeypatch):
+    """In the block above them, as README says; two steps on small images."""
+    pytest.importorskip('mmseg')
+    monkeypatch.chdir(tmp_path)
+    block, lines = BLOCKS
+    inside, rates, schedule = re.split(r'^# with (.+)\n', lines, flags=re.MULTILINE)
+    ((_, upernet),) = blocks('docs/own_config.md', 'UPerNet')
+    for pattern, text in (
+        (r'^_base_ = .+\n', upernet.splitlines(keepends=True)[0]),
+        (r'^    neck=.+\n', inside),
+        (r'lr=[\de-]+, weight_decay=[\de-]+', rates),
+    ):
+        block, count = re.subn(pattern, text, block, flags=re.MULTILINE)
+        assert count == 1
+    (tmp_path / 'mine.py').write_text(block + schedule)
+    data, rng = tmp_path / 'data/ade/ADEChallengeData2016', np.random.default_rng(0)
+    for kind, suffix, shape in (('images', 'jpg', (64, 96, 3)), ('annotations', 'png', (64, 96))):
+        for part in ('training', 'validation'):
+            (data / kind / part).mkdir(parents=True)
+            for i in range(2):
+                pixels = rng.integers(0, 151, shape, np.uint8)
+                Image.fromarray(pixels).save(data / kind / part / f'{i}.{suffix}')
+    pipeline = 'train_dataloader.dataset.pipeline'
+    small = [f'{pipeline}.2.scale=(96,64)', f'{pipeline}.3.crop_size=(64,64)']
+    small += ['model.data_preprocessor.size=(64,64)', 'val_dataloader.dataset.pipeline.1.scale=64']
+    random_weights = 'model.backbone.init_cfg=None'  # README's are not fetched in a test
+    options = [*small, *SMALL, random_weights, 'train_cfg.max_iters=2', 'train_cfg.val_interval=2']
+    call('train', 'mine.py', '--cfg-options', *options)
+    trained = torch.load('work_dirs/mine/iter_2.pth', weights_only=False)
+    assert [one['end'] for one in trained['param_schedulers']] == [1500, 160000]
+    (options,) = {
+        (one['initial_lr'], one['weight_decay'])
+        for one in trained['optimizer']['param_groups']
+        if one['weight_decay']
+    }
+    assert options == (6e-5, 0.01)
+    states = trained['optimizer']['state'].values()
+    assert all(one['step'] == 2 and one['exp_avg'].isfinite().all() for one in states)
 
 
 def code_of(text):
