@@ -2,6 +2,7 @@
 
 import io
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -177,12 +178,13 @@ class _Training:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Hide what data sets print and optimizers log."""
+    """Hide what data sets print, optimizers log and losses warn of: the training shows it."""
     logger = MMLogger.get_current_instance()
     level = logger.level
     logger.setLevel('ERROR')
     try:
-        with redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter('ignore')
             yield
     finally:
         logger.setLevel(level)
