@@ -43,7 +43,7 @@ Development scores on small data sets; no network needed.
 # By part of the page, in its order: what to take, and how the costs were measured.
 ADVICE = {
     'COCO': """\
-**Take `retinanet_pvtv2_b2-coco`**, or `retinanet_pvtv2_b0-coco` if time counts more than AP.
+**Take `retinanet_pvtv2_b2-coco`**, or `retinanet_pvtv2_b0-coco`, which is small, to train on a CPU.
 Images of 800 x 1344 px. Time: two threads of an AMD EPYC.""",
     'COCO masks': """\
 **Take `eomt_large-coco_instance`**, at its authors' size of 640 px; ViTDet has 800 x
