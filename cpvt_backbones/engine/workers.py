@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any
 
 import torch
+from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
@@ -75,6 +76,14 @@ class _Sharing(ForkingPickler):
         except RuntimeError as error:
             raise SharedMemoryError(str(error)) from error
         return 'shared'
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Pickle samples by their attributes.
+
+        mmpretrain's function for the queue of a worker, which follows, changes a sample, and would
+        lose its labels the second time.
+        """
+        return obj.__reduce_ex__(5) if isinstance(obj, BaseDataElement) else NotImplemented
 
 
 @contextmanager

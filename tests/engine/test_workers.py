@@ -134,6 +134,16 @@ def test_a_worker_that_the_system_ends_for_want_of_shared_memory_is_named():
     assert 'num_workers=0' in str(caught.value)
 
 
+def test_a_classifier_gets_its_labels_from_workers():
+    """mmpretrain's samples change when a worker pickles them."""
+    structures = pytest.importorskip('mmpretrain.structures')
+    samples = [structures.DataSample().set_gt_label(label) for label in (3, 1)]
+    loader = DataLoader(samples, batch_size=2, num_workers=1, collate_fn=list)
+    share_batches(loader)
+    (batch,) = loader
+    assert torch.cat([sample.gt_label for sample in batch]).tolist() == [3, 1]
+
+
 def test_other_errors_keep_their_type():
     with pytest.raises(RuntimeError, match='^sizes differ$'), named_shared_memory():
         raise RuntimeError('sizes differ')
