@@ -5,13 +5,17 @@ imports the package after parsing its arguments, because importing torch and mme
 """
 
 import argparse
+import atexit
 import ctypes
+import getpass
 import glob
 import importlib.util
 import json
 import os
 import re
+import shutil
 import sys
+import tempfile
 import textwrap
 import traceback
 import warnings
@@ -20,8 +24,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from cpvt.machine import prepare
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -170,6 +172,47 @@ def keep_memory() -> bool:
         return bool(library.mallopt(-3, 1 << 30) and library.mallopt(-1, (1 << 31) - 1))
     except (AttributeError, OSError, TypeError):
         return False
+
+
+def prepare() -> None:
+    """Provide what torch and the toolboxes need on import and a container may lack.
+
+    These are a user name, a home and a cache for numba, which the toolboxes import through imgaug.
+    Folders are new, because code is loaded from them, and are deleted when the process ends.
+
+    Raises:
+        OSError: File names are ASCII in this locale, so that names could not be written.
+    """
+    if sys.getfilesystemencoding() == 'ascii':  # only if the environment forbids UTF-8
+        raise OSError(
+            'names of files are ASCII in this locale: unset PYTHONUTF8, or set PYTHONUTF8=1 (got'
+            f' {os.environ.get("PYTHONUTF8")!r})'
+        )
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # before Python 3.13, from it on; as with docker run --user
+        os.environ['USER'] = f'user{os.getuid()}'
+    if not os.path.isabs(os.path.expanduser('~')):
+        os.environ['HOME'] = _temporary_folder()
+        print('warning: HOME is not set, so that downloads are not kept', file=sys.stderr)
+    cache = os.path.abspath(os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache'))
+    while not os.path.exists(cache):
+        cache = os.path.dirname(cache)
+    is_writable = os.path.isdir(cache) and os.access(cache, os.W_OK | os.X_OK)
+    if not is_writable and not os.environ.get('NUMBA_CACHE_DIR'):
+        os.environ['NUMBA_CACHE_DIR'] = _temporary_folder()
+
+
+def _temporary_folder() -> str:
+    """Create a folder that is deleted when this process ends, but not when a worker ends."""
+    folder, owner = tempfile.mkdtemp(prefix='cpvt-'), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 from tiny_configs import ROOT
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from cpvt.machine import name_user
+from cpvt.command_line import prepare
 
 
 @pytest.fixture(autouse=True)
@@ -33,19 +33,19 @@ def test_a_user_without_a_name_has_a_cache_of_torch(error, monkeypatch):
     monkeypatch.setattr(pwd, 'getpwuid', unknown)
     with pytest.raises(error):
         default_cache_dir()
-    name_user()
+    prepare()
     assert f'user{os.getuid()}' in default_cache_dir()
 
 
 def test_a_user_with_a_name_keeps_it():
     os.environ['USER'] = 'somebody'
-    name_user()
+    prepare()
     assert getpass.getuser() == os.environ['USER'] == 'somebody'
 
 
-def after(call, what, **environment):
-    """The value of an expression in a new process after a call of :mod:`cpvt.machine`."""
-    code = f'import os; from cpvt import machine; machine.{call}(); print(repr({what}))'
+def after(what, **environment):
+    """The value of an expression in a new process that has prepared itself as a command does."""
+    code = f'import os; from cpvt.command_line import prepare; prepare(); print(repr({what}))'
     done = subprocess.run(
         [sys.executable, '-c', code],
         env={**os.environ, 'PYTHONPATH': str(ROOT), **environment},
@@ -59,26 +59,26 @@ def after(call, what, **environment):
 def test_a_home_that_cannot_be_written_is_replaced_for_numba():
     """By a folder that is writable, and gone when the command has ended."""
     what = "(os.environ['NUMBA_CACHE_DIR'], os.access(os.environ['NUMBA_CACHE_DIR'], os.W_OK))"
-    (folder, writable), _ = after('find_cache', what, HOME='/dev/null')
+    (folder, writable), _ = after(what, HOME='/dev/null')
     assert writable and not Path(folder).exists()
 
 
 def test_a_cache_that_can_be_written_is_left_to_numba(tmp_path):
     what = "os.environ.get('NUMBA_CACHE_DIR')"
     new = str(tmp_path / 'new/cache')
-    assert after('find_cache', what, HOME=str(tmp_path)) == (None, '')
-    assert after('find_cache', what, HOME='/dev/null', XDG_CACHE_HOME=new) == (None, '')
-    assert after('find_cache', what, HOME='/dev/null', NUMBA_CACHE_DIR='mine') == ('mine', '')
+    assert after(what, HOME=str(tmp_path)) == (None, '')
+    assert after(what, HOME='/dev/null', XDG_CACHE_HOME=new) == (None, '')
+    assert after(what, HOME='/dev/null', NUMBA_CACHE_DIR='mine') == ('mine', '')
     assert not (tmp_path / 'new').exists()
 
 
 def test_a_user_without_a_home_gets_one_with_a_warning(tmp_path):
     """``~`` stays in the paths of such a user, as it does here."""
     what = "(os.path.expanduser('~'), os.access(os.path.expanduser('~'), os.W_OK))"
-    (home, writable), said = after('find_home', what, HOME='~')
+    (home, writable), said = after(what, HOME='~')
     assert writable and os.path.isabs(home) and not Path(home).exists()
     assert said == 'warning: HOME is not set, so that downloads are not kept\n'
-    assert after('find_home', what, HOME=str(tmp_path)) == ((str(tmp_path), True), '')
+    assert after(what, HOME=str(tmp_path)) == ((str(tmp_path), True), '')
 
 
 def test_a_locale_without_utf8_names_the_variable():
