@@ -11,7 +11,6 @@ from mmengine.registry import DATASETS, METRICS
 from mmengine.runner import BaseLoop
 from PIL import Image
 
-from cpvt_backbones.engine import launch
 from cpvt_backbones.engine.class_names import check_runner_classes
 from cpvt_backbones.engine.training_checks import check_heads
 from cpvt_backbones.errors import InputError
@@ -252,32 +251,3 @@ def test_a_teacher_knows_the_classes_of_the_student(names, chosen, taken):
         InputError, match=r'model.teacher knows the classes \(b, a\), train.*\(a, b'
     ):
         check_heads(student, ['a', 'b'], 'train_dataloader.dataset')
-
-
-@pytest.mark.parametrize(
-    ('changes', 'processes', 'factor'),
-    [
-        ({}, 1, 2 / 16),
-        ({'optim_wrapper.accumulative_counts': 8}, 1, 1),
-        ({'optim_wrapper.accumulative_counts': 3}, 1, 6 / 16),
-        ({'optim_wrapper.accumulative_counts': 4}, 8, 4),
-        ({}, 8, 1),
-        ({'strategy.gradient_accumulation_steps': 8}, 1, 1),
-        ({'strategy.gradient_accumulation_steps': None}, 1, 2 / 16),
-    ],
-)
-def test_auto_scale_lr_counts_all_images_of_a_step(changes, processes, factor):
-    """mmengine alone does not count the iterations that are accumulated."""
-    from mmengine.config import Config
-    from mmengine.optim import OptimWrapper
-    from mmengine.runner import Runner
-
-    cfg = Config(dict(auto_scale_lr=dict(base_batch_size=16), optim_wrapper=dict()))
-    cfg.merge_from_dict(changes)
-    launch._scale_rate(cfg)
-    runner = Runner.__new__(Runner)
-    runner._train_dataloader, runner._world_size = dict(batch_size=2), processes
-    runner.logger, runner.param_schedulers = SimpleNamespace(info=lambda text: None), []
-    wrapper = OptimWrapper(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
-    runner.scale_lr(wrapper, cfg.auto_scale_lr)
-    assert wrapper.optimizer.param_groups[0]['lr'] == pytest.approx(0.1 * factor)

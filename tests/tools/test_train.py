@@ -2,10 +2,13 @@
 
 import errno
 import shlex
-from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.optim import OptimWrapper
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
 from tiny import only
 from tiny_configs import classification
 from torch import nn
@@ -22,8 +25,23 @@ def classifier(tmp_path):
     return classification(None, tmp_path)[0]
 
 
-class Stopped(Exception):
-    """Ends a training before it begins."""
+@pytest.fixture
+def built():
+    """Configs of the runners that trainings with ``runner_type=Idle`` build, which do nothing."""
+    configs = []
+
+    class Idle:
+        @classmethod
+        def from_cfg(cls, cfg):
+            configs.append(cfg)
+            return cls()
+
+        def train(self):
+            pass
+
+    RUNNERS.register_module('Idle', module=Idle)
+    yield configs
+    RUNNERS.module_dict.pop('Idle')
 
 
 @pytest.mark.parametrize(
@@ -35,29 +53,21 @@ class Stopped(Exception):
         ('--amp --amp-dtype bfloat16', 'AmpOptimWrapper', 'bfloat16', 1.0),
     ],
 )
-def test_amp_dtype_on_a_gpu(flags, kind, dtype, scale, classifier, tmp_path, call, monkeypatch):
+def test_amp_dtype_on_a_gpu(
+    flags, kind, dtype, scale, classifier, tmp_path, call, monkeypatch, built
+):
     monkeypatch.setattr(launch, 'get_device', lambda: 'cuda')
-    seen = []
-
-    def stop(cfg):
-        seen.append(cfg)
-        raise Stopped
-
-    monkeypatch.setattr(launch, '_build_runner', stop)
-    with pytest.raises(Stopped):
-        call('train', classifier, *flags.split(), '--work-dir', tmp_path / 'work')
-    wrapper = seen[0].optim_wrapper
+    work = ['--work-dir', tmp_path / 'work']
+    call('train', classifier, *flags.split(), *work, '--cfg-options', 'runner_type=Idle')
+    wrapper = built[0].optim_wrapper
     assert wrapper.get('type', 'OptimWrapper') == kind
     assert (wrapper.get('dtype'), wrapper.get('loss_scale')) == (dtype, scale)
     assert wrapper.optimizer.lr == 1e-3
 
 
 @pytest.mark.parametrize('loader', ['train_dataloader', 'val_dataloader'])
-def test_missing_data_end_a_training_before_weights_are_fetched(
-    loader, classifier, refused, call, monkeypatch
-):
-    monkeypatch.setattr(launch, '_find_weights', lambda *_: pytest.fail('weights are fetched'))
-    options = ['--cfg-options', f'{loader}.dataset.data_root=data/none']
+def test_missing_data_end_a_training_before_weights_are_sought(loader, classifier, refused, call):
+    options = ['--cfg-options', f'{loader}.dataset.data_root=data/none', 'load_from=absent.pth']
     line = refused('train', classifier, *options, f'{loader}.dataset.ann_file=list.txt')
     assert line.endswith(f"error: {loader}.dataset.data_root: there is no folder 'data/none'")
     with pytest.raises(TypeError, match="unexpected keyword argument 'num_clases'"):
@@ -137,31 +147,29 @@ def test_a_work_dir_that_cannot_be_written_is_named(classifier, tmp_path, refuse
         assert str(folder) in refused('train', classifier, '--work-dir', folder)
 
 
-def test_resume_from_a_work_directory_takes_the_newest_checkpoint(
-    classifier, tmp_path, monkeypatch
-):
+def test_resume_from_a_work_directory_takes_the_newest_checkpoint(classifier, tmp_path, built):
     """The best one has no optimizer."""
-    cfg = read_config(classifier, work_dir=tmp_path / 'work')
+    cfg = read_config(classifier, cfg_options=dict(runner_type='Idle'), work_dir=tmp_path / 'work')
     content = dict(state_dict=build_model(cfg).state_dict(), meta=dict(iter=2))
     for name in ('iter_2.pth', 'best_accuracy_iter_1.pth'):
         torch.save(content, tmp_path / name)
-    monkeypatch.setattr(launch, '_build_runner', lambda cfg: Namespace(train=lambda: None))
     launch.train(cfg, resume=str(tmp_path))
+    (cfg,) = built
     assert (cfg.resume, cfg.load_from) == (True, str(tmp_path / 'iter_2.pth'))
 
 
 @pytest.mark.parametrize('start', [None, 'w.pth'])
 def test_resume_without_a_checkpoint_starts_from_the_weights_of_the_config(
-    start, classifier, tmp_path, monkeypatch
+    start, classifier, tmp_path, monkeypatch, built
 ):
-    cfg = read_config(classifier, work_dir=tmp_path / 'work')
+    cfg = read_config(classifier, cfg_options=dict(runner_type='Idle'), work_dir=tmp_path / 'work')
     if start is not None:
         torch.save(dict(state_dict=build_model(cfg).state_dict()), tmp_path / start)
         cfg.load_from = str(tmp_path / start)
     said: list[str] = []
     monkeypatch.setattr(launch, 'print_log', lambda text, *_: said.append(text))
-    monkeypatch.setattr(launch, '_build_runner', lambda cfg: Namespace(train=lambda: None))
     launch.train(cfg, resume='auto')
+    (cfg,) = built
     assert (cfg.resume, cfg.load_from) == (False, start and str(tmp_path / start))
     (line,) = said
     assert 'training starts from iteration 0, from' in line
@@ -219,3 +227,28 @@ def test_a_full_disk_names_the_checkpoint(classifier, tmp_path, refused, monkeyp
     line = refused('train', classifier, '--work-dir', work, '--cfg-options', *options)
     assert f"error: '{work}/iter_1.pth': No space left on device" in line
     assert not [*work.glob('.*.part')]
+
+
+@pytest.mark.parametrize(
+    ('changes', 'processes', 'factor'),
+    [
+        ({}, 1, 2 / 16),
+        ({'optim_wrapper.accumulative_counts': 8}, 1, 1),
+        ({'optim_wrapper.accumulative_counts': 3}, 1, 6 / 16),
+        ({'optim_wrapper.accumulative_counts': 4}, 8, 4),
+        ({}, 8, 1),
+        ({'strategy.gradient_accumulation_steps': 8}, 1, 1),
+        ({'strategy.gradient_accumulation_steps': None}, 1, 2 / 16),
+    ],
+)
+def test_auto_scale_lr_counts_all_images_of_a_step(changes, processes, factor, classifier, built):
+    """mmengine alone does not count the iterations that are accumulated."""
+    options = {'runner_type': 'Idle', 'auto_scale_lr.base_batch_size': 16, **changes}
+    launch.train(read_config(classifier, cfg_options=options), auto_scale_lr=True)
+    (cfg,) = built
+    runner = Runner.__new__(Runner)
+    runner._train_dataloader, runner._world_size = dict(batch_size=2), processes
+    runner.logger, runner.param_schedulers = SimpleNamespace(info=lambda text: None), []
+    wrapper = OptimWrapper(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
+    runner.scale_lr(wrapper, cfg.auto_scale_lr)
+    assert wrapper.optimizer.param_groups[0]['lr'] == pytest.approx(0.1 * factor)
