@@ -4,21 +4,28 @@ import pytest
 import torch
 from mmengine.dataset import BaseDataset
 from mmengine.model import BaseModel
+from mmengine.runner import Runner
 from tiny import only
 from tiny_configs import TASKS, parsed
 
-from cpvt_backbones.analysis.training_time import estimate_training
+from cpvt_backbones.analysis.training_time import TrainingTime, estimate_training
 from cpvt_backbones.toolboxes import read_config
 
-LOAD, STEP = 0.5, 3.0  # s per image
-ITERATIONS, BATCH = 50, 4
-LENGTH = ['train_cfg.max_iters=50', 'train_dataloader.batch_size=4']
+LOAD, STEP, VAL = 0.5, 3.0, 1.0  # s per image
+ITERATIONS, BATCH, PASSES = 50, 4, 2
+LENGTH = [
+    f'train_cfg.max_iters={ITERATIONS}',
+    f'train_cfg.val_interval={ITERATIONS // PASSES}',
+    f'train_dataloader.batch_size={BATCH}',
+]
+NO_VALIDATION = f'train_cfg.val_interval={10 * ITERATIONS}'
+STEPS = ITERATIONS * BATCH * (LOAD + STEP)  # s of all training steps
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Function that returns the time; each step must be real, and is counted."""
-    prepare, step = BaseDataset.prepare_data, BaseModel.train_step
+    """Function that returns the time; each training step must be real, and is counted."""
+    prepare, step, val_step = BaseDataset.prepare_data, BaseModel.train_step, BaseModel.val_step
 
     def clock():
         return clock.now
@@ -28,16 +35,22 @@ def clock(monkeypatch):
         return prepare(self, index)
 
     def train_step(self, data, optim_wrapper):
-        clock.now += STEP * len(data['inputs'])
+        clock.now += clock.durations[clock.steps % len(clock.durations)] * len(data['inputs'])
         before = torch.cat([parameter.flatten() for parameter in self.parameters()])
         loss = step(self, data, optim_wrapper)['loss']
         after = torch.cat([parameter.flatten() for parameter in self.parameters()])
         assert loss.isfinite() and not torch.equal(before, after)
         clock.steps += 1
 
-    clock.now, clock.steps = 0.0, 0
+    def validate(self, data):
+        clock.now += VAL * len(data['inputs'])
+        assert not self.training and not torch.is_grad_enabled()
+        return val_step(self, data)
+
+    clock.now, clock.steps, clock.durations = 0.0, 0, [STEP]
     monkeypatch.setattr(BaseDataset, 'prepare_data', prepare_data)
     monkeypatch.setattr(BaseModel, 'train_step', train_step)
+    monkeypatch.setattr(BaseModel, 'val_step', validate)
     return clock
 
 
@@ -53,57 +66,83 @@ def config(scenes, tmp_path):
     return config
 
 
+def validation_of(cfg):
+    """Seconds of all validations."""
+    images = len(Runner.build_dataloader(cfg.val_dataloader).dataset)
+    return PASSES * images * (LOAD + VAL)
+
+
 @pytest.mark.parametrize('scope', only(of=list(TASKS)))
-def test_three_steps_give_the_time_of_all(config, clock, scope, recwarn):
+def test_training_and_validation_are_estimated(config, clock, scope, recwarn):
     cfg = config(scope)
     recwarn.clear()
-    found = estimate_training(cfg, limit=100.0, clock=clock)
+    found = estimate_training(cfg, clock=clock, limit=100.0)
     assert not recwarn.list  # of mmseg's losses, which the training itself repeats
-    assert found.seconds == ITERATIONS * BATCH * (LOAD + STEP)
-    assert (found.iterations, found.steps, found.images) == (ITERATIONS, 3, BATCH)
-    assert clock.steps == 5  # with two small ones before them
+    seconds = STEPS + validation_of(cfg)
+    assert (found.low, found.high) == pytest.approx((0.9 * seconds, 1.1 * seconds))
+    # Batches of four take 14 s, and the first two prepare buffers.
+    assert (clock.steps, found.steps) == (8, 6)
 
 
 def test_no_weights_are_loaded(config, clock):
     absent = ['load_from=absent.pth', 'model.backbone.init_cfg=timm://absent']
-    assert estimate_training(config('mmdet', *absent), limit=100.0, clock=clock).steps == 3
+    assert estimate_training(config('mmdet', *absent), clock=clock).steps == 1
 
 
-@pytest.mark.parametrize(('limit', 'steps'), [(14.0, 2), (13.0, 1)])
-def test_small_steps_stand_for_whole_ones_beyond_the_limit(config, clock, limit, steps):
-    """Two images take 7 s, and a batch of four 14 s."""
-    found = estimate_training(config('mmdet'), limit=limit, clock=clock)
-    assert clock.steps == steps and found.images == 2 and not found.is_bound
-    assert found.seconds == ITERATIONS * BATCH * (LOAD + STEP)
+@pytest.mark.parametrize(('limit', 'steps'), [(70.0, 3), (10.0, 1)])
+def test_the_last_step_counts_if_the_limit_leaves_no_other(config, clock, limit, steps):
+    clock.durations = [9.0, 6.0, STEP][3 - steps :]  # only the last is as in the training
+    found = estimate_training(config('mmdet', NO_VALIDATION), clock=clock, limit=limit)
+    assert (clock.steps, found.steps) == (steps, 1)
+    assert (found.low, found.high) == pytest.approx((0.5 * STEPS, 1.5 * STEPS))
 
 
-def test_a_forward_pass_beyond_the_limit_is_cut_off(config, clock):
-    found = estimate_training(config('mmdet'), limit=5.0, clock=clock)
-    assert found.is_bound and clock.steps == 0
-    assert found.about.startswith('more than 12 min on this machine (')
+def test_the_range_follows_the_differences_of_the_steps(config, clock):
+    """The standard error of 50 steps of 1.5 and 3.5 s, twice, to either side."""
+    clock.durations = [1.0, 3.0]
+    found = estimate_training(config('mmdet', NO_VALIDATION), clock=clock, limit=1000.0)
+    middle, error = 2.5, (50 / 49 / 50) ** 0.5
+    ends = [ITERATIONS * BATCH * (middle + sign * 2 * error) for sign in (-1, 1)]
+    assert found.steps == 50 and (found.low, found.high) == pytest.approx(ends)
 
 
-def test_workers_share_the_cores_with_the_step(config, clock):
-    found = estimate_training(config('mmdet', 'train_dataloader.num_workers=2'), clock=clock)
-    load = LOAD / torch.get_num_threads()
-    assert found.seconds == pytest.approx(ITERATIONS * BATCH * (load + STEP))
+def test_workers_load_beside_the_steps(config, clock):
+    """A step waits for its batch only if the workers are slower."""
+    workers = [f'{part}_dataloader.num_workers=1' for part in ('train', 'val')]
+    found = estimate_training(config('mmdet', *workers, NO_VALIDATION), clock=clock)
+    assert (found.low + found.high) / 2 == pytest.approx(ITERATIONS * BATCH * STEP)
 
 
 def test_epochs_are_counted_by_their_batches(call, own_data, clock):
-    """Ten images, of which every fifth is for validation."""
+    """Ten images, of which every fifth is for validation after each epoch."""
     call('make_config', *own_data('folders'), '--out', 'a.py', '--length', '7')
-    cfg = read_config('a.py')
-    assert estimate_training(cfg, clock=clock).iterations == 7 * (
-        8 // cfg.train_dataloader.batch_size
-    )
+    options = [f'{part}_dataloader.num_workers=0' for part in ('train', 'val')]
+    options += [f'{part}_dataloader.persistent_workers=False' for part in ('train', 'val')]
+    found = estimate_training(read_config('a.py', cfg_options=parsed(options)), clock=clock)
+    assert (found.low + found.high) / 2 == pytest.approx(7 * (8 * (LOAD + STEP) + 2 * (LOAD + VAL)))
+
+
+@pytest.mark.parametrize(
+    ('low', 'high', 'text'),
+    [
+        (45, 55, '45 to 55 s'),
+        (588, 718, '9.8 to 12 min'),
+        (5 * 3600, 6.1 * 3600, '5.0 to 6.1 h'),
+        (3 * 86400, 3.02 * 86400, 'about 3.0 days'),
+        (0.1, 0.4, 'about 1.0 s'),
+    ],
+)
+def test_the_time_is_told_as_a_range(low, high, text):
+    about = TrainingTime(low, high, 1, '2 CPU threads').about
+    assert about == f'{text} with validation on this machine (2 CPU threads), by 1 step'
 
 
 def test_make_config_prints_the_time(call, own_data, capsys, monkeypatch):
     data = own_data('folders')
     call('make_config', *data, '--out', 'a.py', estimate=True)
     *_, line, train, _, _ = capsys.readouterr().out.splitlines()
-    assert line.startswith('training: about ') and ' on this machine (' in line
-    assert line.endswith('validation and start-up are not included') and 'train' in train
+    assert line.startswith('training: ') and ' with validation on this machine (' in line
+    assert line.endswith(' steps') and 'train' in train
 
     def train_step(*arguments, **options):
         raise torch.OutOfMemoryError('GPU out of memory.\nTried to allocate 2 GiB')
