@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cpvt_backbones.export import Comparison, ExportedModel, ExportGraph
-    from cpvt_backbones.images.finding import ImageInput
+    from cpvt_backbones.images import ImageInput
     from cpvt_backbones.inference import ToolboxPredictor
 
 
@@ -205,7 +205,7 @@ def _write_verified(
 ) -> None:
     """Write the file under its name after it was verified."""
     from cpvt_backbones.export import ExportedModel, export, finds_something, reference_of, verify
-    from cpvt_backbones.images.finding import ImageError
+    from cpvt_backbones.images import ImageError
     from cpvt_backbones.images.windows import open_image
 
     files = _find_photos(args)

@@ -19,7 +19,8 @@ import numpy as np
 
 from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.images.finding import ImageInput, each_image
+from cpvt_backbones.images import ImageInput
+from cpvt_backbones.images.finding import each_image
 from cpvt_backbones.images.windows import open_image
 from cpvt_backbones.inference.inferencer import Inferencer
 from cpvt_backbones.inference.predictions import Prediction

@@ -1,23 +1,16 @@
-"""Finds image files by path, folder or pattern, and tells why a path cannot be read."""
+"""Finds image files by path, folder or pattern."""
 
 import glob
 import os
-import re
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from cpvt_backbones.errors import InputError
-
 from .raster import ARRAY_SUFFIX
+from .reading import ImageInput, local_path
 
-ImageInput = str | os.PathLike[str] | np.ndarray
-"""An image: the path of a file, or an array. Arrays are (H, W), (H, W, 1), (H, W, 3) in BGR or
-(H, W, 4) in BGRA, uint8 or uint16; see :func:`read_image`.
-"""
 IMAGE_SUFFIXES = ('.bmp', '.gif', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 FOUND_SUFFIXES = (*IMAGE_SUFFIXES, '.jp2')  # JPEG 2000 is read by windows
 # Image formats that Pillow and OpenCV do not read without plugins.
@@ -34,19 +27,6 @@ UNREAD_SUFFIXES = (
     '.svg',
     '.tga',
 )
-
-
-class ImageError(InputError):
-    """Raised for an image that cannot be used; the message has its path or name and the reason.
-
-    Args:
-        source: Path or name of the image.
-        reason: Why it cannot be used.
-    """
-
-    def __init__(self, source: str, reason: str) -> None:
-        super().__init__(f'{source}: {reason}')
-        self.source, self.reason = source, reason
 
 
 def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.ndarray]:
@@ -206,34 +186,6 @@ def _subfolders(folder: Path) -> list[Path]:
         return []
     children = sorted(folder.iterdir(), reverse=True)
     return [child for child in children if not child.name.startswith('.') and child.is_dir()]
-
-
-def local_path(source: str | os.PathLike[str]) -> Path:
-    """Convert a path to ``Path``; raise ``ImageError`` for a URL."""
-    # pathlib turns the two slashes of a URL into one.
-    if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):
-        reason = 'URLs are not fetched; download the file and give its path'
-        raise ImageError(os.fspath(source), reason)
-    return Path(source)
-
-
-def file_problem(path: Path) -> str | None:
-    """Return why a path is not a readable file; ``None`` for a readable file."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        if path.is_symlink():
-            return f'a link to {str(path.readlink())!r}, which does not exist'
-        return 'there is no such file'
-    except (OSError, ValueError) as error:
-        return getattr(error, 'strerror', None) or str(error)
-    if stat.S_ISDIR(status.st_mode):
-        return 'a folder, not a file'
-    if not stat.S_ISREG(status.st_mode):
-        return 'not a regular file'
-    if not status.st_size:
-        return 'the file is empty'
-    return None if os.access(path, os.R_OK) else 'permission denied'
 
 
 def file_stamp(source: ImageInput) -> list[int] | None:

@@ -1,6 +1,8 @@
 """Reads an image in the toolboxes' format: (H, W, 3), uint8, BGR."""
 
 import os
+import re
+import stat
 import threading
 import warnings
 from collections.abc import Iterator
@@ -11,15 +13,60 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
+from cpvt_backbones.errors import InputError
 from cpvt_backbones.plain import READ_LIMIT
 
-from .finding import ImageError, ImageInput, file_problem, local_path
 from .raster import ValueRangeError, size_of
 
+ImageInput = str | os.PathLike[str] | np.ndarray
+"""An image: the path of a file, or an array. Arrays are (H, W), (H, W, 1), (H, W, 3) in BGR or
+(H, W, 4) in BGRA, uint8 or uint16; see :func:`read_image`.
+"""
 # Some of Pillow's other decoders start a program.
 IMAGE_FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')
 DECODING_BYTES = 7  # a pixel: four in Pillow's image and three in the array
 _BAND_PIXELS = 1 << 22  # number of pixels copied from Pillow's image to the array at a time
+
+
+class ImageError(InputError):
+    """Raised for an image that cannot be used; the message has its path or name and the reason.
+
+    Args:
+        source: Path or name of the image.
+        reason: Why it cannot be used.
+    """
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f'{source}: {reason}')
+        self.source, self.reason = source, reason
+
+
+def local_path(source: str | os.PathLike[str]) -> Path:
+    """Convert a path to ``Path``; raise ``ImageError`` for a URL."""
+    # pathlib turns the two slashes of a URL into one.
+    if re.match(r'[A-Za-z][A-Za-z0-9+.-]+:/', os.fspath(source)):
+        reason = 'URLs are not fetched; download the file and give its path'
+        raise ImageError(os.fspath(source), reason)
+    return Path(source)
+
+
+def file_problem(path: Path) -> str | None:
+    """Return why a path is not a readable file; ``None`` for a readable file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        if path.is_symlink():
+            return f'a link to {str(path.readlink())!r}, which does not exist'
+        return 'there is no such file'
+    except (OSError, ValueError) as error:
+        return getattr(error, 'strerror', None) or str(error)
+    if stat.S_ISDIR(status.st_mode):
+        return 'a folder, not a file'
+    if not stat.S_ISREG(status.st_mode):
+        return 'not a regular file'
+    if not status.st_size:
+        return 'the file is empty'
+    return None if os.access(path, os.R_OK) else 'permission denied'
 
 
 def read_image(

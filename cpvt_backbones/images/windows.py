@@ -11,7 +11,6 @@ import numpy as np
 
 from cpvt_backbones.plain import READ_LIMIT
 
-from .finding import ImageError, ImageInput, file_problem, local_path
 from .raster import (
     ARRAY_SUFFIX,
     DRIVERS,
@@ -22,7 +21,17 @@ from .raster import (
     other_colours,
     size_of,
 )
-from .reading import DECODING_BYTES, blend_on_white, read_header, read_image, to_8_bits
+from .reading import (
+    DECODING_BYTES,
+    ImageError,
+    ImageInput,
+    blend_on_white,
+    file_problem,
+    local_path,
+    read_header,
+    read_image,
+    to_8_bits,
+)
 from .value_range import ValueRange
 
 Span = tuple[int, int]  # start and stop in px
@@ -280,3 +289,16 @@ def read_map(path: Path, *, height: int, width: int) -> np.ndarray:
 
     with rasterio.open(path) as file:
         return file.read(1, out_shape=(height, width))
+
+
+def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarray:
+    """Resize a map of classes or ids; each pixel takes the value with the nearest centre."""
+    if seg_map.shape == (height, width):
+        return seg_map
+    return seg_map[nearest(seg_map.shape[0], height)][:, nearest(seg_map.shape[1], width)]
+
+
+def nearest(length: int, resized: int) -> np.ndarray:
+    """Return the index of the nearest centre for each of ``resized`` values on a side."""
+    # In integers, because OpenCV's INTER_NEAREST_EXACT overflows above 32,767 px.
+    return (2 * np.arange(resized) + 1) * length // (2 * resized)

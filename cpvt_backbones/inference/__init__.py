@@ -28,15 +28,16 @@ The modules, in the order in which they work on an image that :mod:`.images` fou
 9. ``folders`` runs a whole folder: remaining images, locks, shards.
 """
 
-from cpvt_backbones.images.finding import (
+from cpvt_backbones.images import (
     IMAGE_SUFFIXES,
     ImageError,
     ImageInput,
+    ValueRange,
     find_images,
     find_unread,
+    image_size,
+    read_image,
 )
-from cpvt_backbones.images.reading import image_size, read_image
-from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.toolboxes import read_config
 
 from .folders import Summary, merge_shards, predict_to_folder

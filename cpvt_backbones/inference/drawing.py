@@ -12,10 +12,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.images.windows import no_class, read_map
+from cpvt_backbones.images.windows import no_class, read_map, resize_classes
 from cpvt_backbones.text import printable
 
-from .predictions import Prediction, decode_mask, resize_classes
+from .predictions import Prediction, decode_mask
 from .sizes import fit
 
 OPACITY = 0.6  # opacity of a class colour over the image

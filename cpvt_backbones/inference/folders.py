@@ -20,7 +20,8 @@ from rich.progress import MofNCompleteColumn, Progress
 from cpvt_backbones.checkpoints import atomic_write, lock_file, read_json
 from cpvt_backbones.checks import check_fraction, check_path
 from cpvt_backbones.errors import InputError, InputTypeError
-from cpvt_backbones.images.finding import ImageError, ImageInput, each_image
+from cpvt_backbones.images import ImageError, ImageInput
+from cpvt_backbones.images.finding import each_image
 from cpvt_backbones.images.reading import image_size
 
 from .inferencer import Inferencer, Result

@@ -21,16 +21,15 @@ from mmengine.logging import print_log
 
 from cpvt_backbones.checks import check_choice, check_fraction
 from cpvt_backbones.errors import InputError, InputTypeError
-from cpvt_backbones.images.finding import (
+from cpvt_backbones.images.finding import each_image, file_stamp, find_images, is_group
+from cpvt_backbones.images.reading import (
+    DECODING_BYTES,
     ImageError,
     ImageInput,
-    each_image,
-    file_stamp,
-    find_images,
-    is_group,
+    image_size,
+    keeps_to_twelve_bits,
     local_path,
 )
-from cpvt_backbones.images.reading import DECODING_BYTES, image_size, keeps_to_twelve_bits
 from cpvt_backbones.images.value_range import ValueRange
 from cpvt_backbones.images.windows import ImageFile, open_image, open_scene
 from cpvt_backbones.plain import MAX_PIXELS, OVERLAP, READ_LIMIT, TILE_SIZE

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.images.finding import ImageError
-from cpvt_backbones.images.windows import Block, Scene, no_class
+from cpvt_backbones.images import ImageError
+from cpvt_backbones.images.windows import Block, Scene, nearest, no_class, resize_classes
 
 from .panoptic import segments_of
 from .predictors import Predictor
@@ -302,24 +302,12 @@ def _resize_blocks(
     if shape == size[::-1]:
         yield from blocks
         return
-    rows, columns = _nearest(shape[0], size[1]), _nearest(shape[1], size[0])
+    rows, columns = nearest(shape[0], size[1]), nearest(shape[1], size[0])
     for vertical, horizontal, classes in blocks:
         top, bottom = np.searchsorted(rows, vertical).tolist()
         left, right = np.searchsorted(columns, horizontal).tolist()
         lines = classes[rows[top:bottom] - vertical[0]]
         yield (top, bottom), (left, right), lines[:, columns[left:right] - horizontal[0]]
-
-
-def resize_classes(seg_map: np.ndarray, *, height: int, width: int) -> np.ndarray:
-    """Resize a map of classes or ids; each pixel takes the value with the nearest centre."""
-    if seg_map.shape == (height, width):
-        return seg_map
-    return seg_map[_nearest(seg_map.shape[0], height)][:, _nearest(seg_map.shape[1], width)]
-
-
-def _nearest(length: int, resized: int) -> np.ndarray:
-    # In integers, because OpenCV's INTER_NEAREST_EXACT overflows above 32,767 px.
-    return (2 * np.arange(resized) + 1) * length // (2 * resized)
 
 
 def resize_logits(

@@ -20,22 +20,38 @@ from .dataset import Crowd, Report, Split
 from .decide.settings import (
     ClassMaps,
     Settings,
+    Start,
     class_settings,
     map_settings,
     object_settings,
+    start_elsewhere,
+    start_from,
 )
-from .decide.values import Start, start_elsewhere, start_from, values_of
-from .decide.weights import Pretrained, read_backbone
-from .decide.whole_model import Published, find_published, read_model, why_not_whole
+from .decide.weights import (
+    Pretrained,
+    Published,
+    find_published,
+    read_backbone,
+    read_model,
+    why_not_whole,
+)
 from .read.coco import note_unlisted, read_coco, read_predictions, report_left_out
+from .read.files import any_size, choose_range, mean_and_std
 from .read.folders import read_folders
-from .read.images import any_size, choose_range, mean_and_std
 from .read.instances import read_instances
 from .read.masks import MaskedImages, read_map, read_masks
 from .read.recognise import Form
 from .read.voc import read_voc
 from .read.yolo import read_yolo
-from .write.config import anchors_to_keep, check_out, write_config
+from .write.config import (
+    REPORT,
+    Draft,
+    anchors_to_keep,
+    check_out,
+    replacing,
+    values_of,
+    write_config,
+)
 from .write.data import (
     MAPS,
     write_class_maps,
@@ -43,9 +59,8 @@ from .write.data import (
     write_map_lists,
     write_objects,
     write_report,
+    write_sheet,
 )
-from .write.draft import REPORT, Draft, check_folder, replacing
-from .write.sheet import write_sheet
 
 SHOWN = 10  # classes
 SHEET = 'sheet.jpg'
@@ -135,9 +150,8 @@ def make_config(request: Request) -> Settings:
     Raises:
         InputError: The data, weights or name of the config are not accepted.
     """
-    check_out(request.out)
     given = [*request.form.data, *request.form.val, request.classes, request.added]
-    check_folder(request.folder, [path for path in given if path is not None])
+    check_out(request.out, [path for path in given if path is not None])
     channels = len(request.bands or 'RGB')
     published = pretrained = None
     weights = request.weights
@@ -225,9 +239,7 @@ def _write(
         for name in shipped_weights()
         if name in named
     ]
-    for origin in (pretrained, whole):
-        if origin is not None:
-            settings.remarks.append(origin.remark)
+    settings.remarks += [origin.remark for origin in (pretrained, whole) if origin is not None]
     anchors = None if published is None else published.anchors
     if anchors is not None:
         fields |= anchors
@@ -259,16 +271,10 @@ def _write(
             write(begin)
     is_small = request.task == 'detector' and whole is None and fault
     settings.remarks += [SMALL] if is_small else []
-    settings.remarks += _about_rest(pretrained, fault)
-
-
-def _about_rest(pretrained: Pretrained | None, fault: str) -> list[str]:
-    """Describe what is loaded besides the backbone; ``fault`` is the reason for nothing, or ''."""
     if not fault:
-        return [GOES_ON]
-    if pretrained is not None and pretrained.rest:
-        return [f'not loaded from the weights: {pretrained.rest} ({fault})']
-    return []
+        settings.remarks.append(GOES_ON)
+    elif pretrained is not None and pretrained.rest:
+        settings.remarks.append(f'not loaded from the weights: {pretrained.rest} ({fault})')
 
 
 def _prepare(
@@ -322,7 +328,9 @@ def read(request: Request, report: Report) -> Labels:
         return Labels([read_folders(form.data[0], report)])
     if request.task == 'segmentor':
         masks = read_masks(form.data[0], form.data[1], report, classes=request.classes)
-        values = find_classes(masks, report, ignore=request.ignore)
+        values = find_classes(masks, ignore=request.ignore)
+        report.extend(values.findings)
+        report.classes += values.shares
         return Labels([masks.split], masks, values)
     return Labels(_read_objects(request, report))
 

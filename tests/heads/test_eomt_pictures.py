@@ -18,8 +18,9 @@ from pycocotools import mask as coco_mask
 from tiny import PANOPTIC_CLASSES, eomt
 
 from benchmarks.peer_models import scaled
+from cpvt_backbones.images.windows import resize_classes
 from cpvt_backbones.inference import Inferencer
-from cpvt_backbones.inference.predictions import merged_size, resize_classes
+from cpvt_backbones.inference.predictions import merged_size
 
 THINGS = 3
 PICTURES = [(150, 110), (90, 200), (48, 64)]  # height and width in px

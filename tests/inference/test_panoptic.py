@@ -11,7 +11,7 @@ from tiny import PANOPTIC_CLASSES as CLASSES
 from tiny import write_panoptic_model
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.images.finding import ImageError
+from cpvt_backbones.images import ImageError
 from cpvt_backbones.inference import Inferencer, merge_shards, predict_to_folder
 from cpvt_backbones.inference.drawing import ClassStyle, draw_prediction, make_preview
 from cpvt_backbones.inference.panoptic import encode_ids, segments_of

@@ -215,7 +215,7 @@ def test_a_file_of_another_type_is_refused_by_name(data, refused):
 
 def test_mean_and_std_are_those_of_the_pixels_with_data(tmp_path):
     from cpvt_backbones.own_data import Split
-    from cpvt_backbones.own_data.read.images import mean_and_std
+    from cpvt_backbones.own_data.read.files import mean_and_std
 
     pixels = [values(seed, np.uint16, 5) * np.arange(1, 6, dtype=np.uint16) for seed in (1, 2)]
     images = []

@@ -131,7 +131,7 @@ def test_files_of_several_images_are_noted(photos, table):
 
 def test_overviews_of_a_tiff_are_no_images(tmp_path):
     rasterio = pytest.importorskip('rasterio')
-    from cpvt_backbones.own_data.read.images import inspect_image
+    from cpvt_backbones.own_data.read.files import inspect_image
 
     options = dict(driver='GTiff', width=64, height=64, count=1, dtype='uint8')
     with rasterio.open(tmp_path / 'a.tif', 'w', **options) as file:
@@ -156,7 +156,7 @@ def test_a_sheet_that_cannot_be_drawn_ends_nothing(table, config, photos, monkey
     def fail(_):
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr('cpvt_backbones.own_data.write.sheet.contact_sheet', fail)
+    monkeypatch.setattr('cpvt_backbones.own_data.write.data.contact_sheet', fail)
     printed = table('folders', photos)
     assert 'images with their labels were not drawn: [Errno 28] No space left' in printed
     assert config().train_dataloader.dataset.ann_file

@@ -19,8 +19,7 @@ from PIL import Image
 from cpvt_backbones.engine.class_names import check_folders
 from cpvt_backbones.inference.outputs import read_ids, write_csv
 from cpvt_backbones.own_data import Report
-from cpvt_backbones.own_data.check.checks import split_names
-from cpvt_backbones.own_data.check.images import original_of
+from cpvt_backbones.own_data.check.checks import original_of, split_names
 from cpvt_backbones.text import csv_text, printable
 
 VOC = """<annotation><size><width>64</width><height>48</height></size>{}</annotation>"""

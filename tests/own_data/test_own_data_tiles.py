@@ -229,8 +229,7 @@ def test_small_objects_of_few_large_images(made, tmp_path, monkeypatch):
 
 
 def width_of(maps, factors=None):
-    from cpvt_backbones.own_data.decide.tiles import find_thinnest
-    from cpvt_backbones.own_data.read.masks import measure
+    from cpvt_backbones.own_data.decide.settings import find_thinnest, measure
 
     return find_thinnest([measure(one) for one in maps], factors or [1.0] * len(maps))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ..dataset import Report
+from ..dataset import Finding, check_names
 from ..read.masks import (
     COLOUR,
     GREY,
@@ -20,7 +20,6 @@ from ..read.masks import (
     read_mask,
     rgb_of,
 )
-from .classes import refuse_names
 
 LARGEST = 254  # class index
 RARE = 1e-4  # share of all pixels: a value that must be named
@@ -57,13 +56,10 @@ class Values:
 
     def share(self, value: int) -> str:
         """Format a value as ``value 9, 12.34% of the pixels``."""
-        return f'{name_of(value)}, {self._percent(self.pixels[value])}'
+        return f'{name_of(value)}, {self.percent(self.pixels[value])}'
 
-    def share_missing(self) -> str:
-        """Format the pixels without data as ``nodata, 12.34% of the pixels``."""
-        return f'nodata, {self._percent(self.missing)}'
-
-    def _percent(self, count: int) -> str:
+    def percent(self, count: int) -> str:
+        """Format a number of pixels as ``12.34% of the pixels``."""
         return f'{count / (self.pixels.total() + self.missing):.2%} of the pixels'
 
 
@@ -95,15 +91,22 @@ def as_indices(facts: MaskFacts) -> MaskFacts:
 
 @dataclass
 class MaskClasses:
-    """Names of the classes, and the class index of each value in the masks."""
+    """Classes of masks.
+
+    Args:
+        names: Names of the classes; none if values are refused.
+        table: Class index of each value in the masks.
+        shares: Lines of the report: the share of each class, and of pixels without class.
+        findings: Entries of the report: refused values, and notes.
+    """
 
     names: list[str] = field(default_factory=list)
     table: dict[int, int] = field(default_factory=dict)
+    shares: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
 
-def find_classes(
-    masks: MaskedImages, report: Report, *, ignore: Collection[int] = ()
-) -> MaskClasses:
+def find_classes(masks: MaskedImages, *, ignore: Collection[int] = ()) -> MaskClasses:
     """Find the classes of masks.
 
     255 is a class if all masks together have only the values 0 and 255, or if it is named with its
@@ -113,35 +116,39 @@ def find_classes(
     Args:
         masks: The masks, which are judged only if all can be read. Without names from the user,
             classes are named by their value or colour.
-        report: Receives the share of each class, and refused values.
         ignore: Values without class; for classes with colours, their numbers from 0.
     """
     facts, named = masks.facts, masks.named
     if not facts or any(one.size is None for one in facts.values()):
         return MaskClasses()
     values = gather(facts)
-    coloured = _are_colours(values, report)
+    # Grey RGB images hold class indices.
+    coloured = any(len({*rgb_of(value)}) > 1 for value in values.pixels if value >= COLOUR)
+    found = refuse_indices(values) if coloured else []
     if not coloured:
         facts = {path: as_indices(one) for path, one in facts.items()}
         values = gather(facts)
     order = _order(values, named, {*ignore, *values.nodata}, coloured=coloured)
     left_out = {order[i] if i < len(order) else i for i in ignore}
     of_colours = coloured or bool(named and named.colours)
-    if not of_colours and refuse_nodata_class(values, order, left_out, report):
-        return MaskClasses()
+    mistakes = [] if of_colours else refuse_nodata_class(values, order, left_out)
     left_out |= values.nodata - {*order}
-    if _refuse_values(facts, values, order, left_out, report, named=named, of_colours=of_colours):
-        return MaskClasses()
+    mistakes = mistakes or _find_mistakes(
+        facts, values, order, left_out, named=named, of_colours=of_colours
+    )
+    found += mistakes
+    if any(outcome == 'refused' for outcome, *_ in mistakes):
+        return MaskClasses(findings=found)
     kept = [i for i, value in enumerate(order) if value not in left_out]
     table = {order[i]: new for new, i in enumerate(kept)}
     names = [named.names[i] if named else _default_name(order[i]) for i in kept]
     if named:
-        refuse_names(names, report, str(named.file))
-    _list_classes(values, names, table, report)
-    refuse_shares(values, names, table, left_out, report)
+        found += check_names(names, str(named.file))
+    shares = _list_classes(values, names, table)
+    found += refuse_shares(values, names, table, left_out)
     if not coloured:  # grey images are stored as RGB, too
         table |= {COLOUR + GREY * value: i for value, i in table.items() if value < COLOUR}
-    return MaskClasses(names, table)
+    return MaskClasses(names, table, shares, found)
 
 
 def _order(
@@ -167,79 +174,60 @@ def _code_of(colour: tuple[int, int, int], *, coloured: bool) -> int:
     return red if is_index else COLOUR + (red << 16) + (green << 8) + blue
 
 
-def _refuse_values(
+def _find_mistakes(
     facts: Mapping[Path, MaskFacts],
     values: Values,
     order: Sequence[int],
     left_out: Collection[int],
-    report: Report,
     *,
     named: ClassNames | None,
     of_colours: bool,
-) -> bool:
-    """Refuse values that must be mistakes; return ``True`` if there are any."""
-    if not of_colours and refuse_palettes(facts, report):
-        return True
+) -> list[Finding]:
+    """Refuse values that must be mistakes, by the first rule that applies, or note some."""
     is_complete = named is not None and {*values.pixels} <= {*order, *left_out}
-    if not is_complete and refuse_blurred(facts, report):
-        return True
-    if not of_colours and refuse_two_codes(facts, {*order, *left_out}, report):
-        return True
-    refused = False
+    found = [] if of_colours else refuse_palettes(facts)
+    if not found and not is_complete:
+        found = refuse_blurred(facts)
+    if not found and not of_colours:
+        found = refuse_two_codes(facts, {*order, *left_out})
+    if found:
+        return found
     if named:
-        refused = compare_names(values, named, order, left_out, report)
-    elif len(order) <= LARGEST + 1:
-        refused = refuse_instances(facts, report, of_colours)
-        refused = refused or refuse_unlikely_values(values, order, left_out, report)
-    if len(order) > LARGEST + 1 and not named:
-        most = max(values.pixels)
+        return compare_names(values, named, order, left_out)
+    if len(order) > LARGEST + 1:
         reason = (
             f'more than {LARGEST + 1} classes: are these instance numbers, or were colours blended?'
         )
-        report.add('refused', reason, values.describe(most))
-        return True
-    return refused
+        return [('refused', reason, values.describe(max(values.pixels)))]
+    found = refuse_instances(facts, of_colours)
+    return found or refuse_unlikely_values(values, order, left_out)
 
 
 def _default_name(value: int) -> str:
     return f'class_{value & 0xFFFFFF:06x}' if value >= COLOUR else f'class_{value}'
 
 
-def _list_classes(
-    values: Values, names: Sequence[str], table: Mapping[int, int], report: Report
-) -> None:
-    """Report value and share of each class, and of pixels without class."""
-    for value, index in table.items():
-        report.classes.append(f'{index:7} {names[index]}: {values.share(value)}')
+def _list_classes(values: Values, names: Sequence[str], table: Mapping[int, int]) -> list[str]:
+    """Describe value and share of each class, and of pixels without class."""
+    lines = [f'{index:7} {names[index]}: {values.share(value)}' for value, index in table.items()]
     for value in sorted({*values.pixels} - {*table}):
-        report.classes.append(f'{"-":>7} no class: {values.share(value)}')
+        lines.append(f'{"-":>7} no class: {values.share(value)}')
     if values.missing:
-        report.classes.append(f'{"-":>7} no class: {values.share_missing()}')
+        lines.append(f'{"-":>7} no class: nodata, {values.percent(values.missing)}')
+    return lines
 
 
-def _are_colours(values: Values, report: Report) -> bool:
-    """``True`` for coloured masks; grey RGB images hold class indices."""
-    in_rgb = [value for value in values.pixels if value >= COLOUR]
-    if not any(len({*rgb_of(value)}) > 1 for value in in_rgb):
-        return False
-    for value in sorted({*values.pixels} - {*in_rgb}):
-        report.add(
-            'refused', 'masks of class indices among masks in colours', values.describe(value)
-        )
-    return True
+def refuse_indices(values: Values) -> list[Finding]:
+    """Refuse class indices among colours."""
+    reason = 'masks of class indices among masks in colours'
+    indices = sorted(value for value in values.pixels if value < COLOUR)
+    return [('refused', reason, values.describe(value)) for value in indices]
 
 
 def compare_names(
-    values: Values,
-    named: ClassNames,
-    order: Sequence[int],
-    left_out: Collection[int],
-    report: Report,
-) -> bool:
-    """Refuse values without a name, and report names without a value.
-
-    The result is ``True`` if any value is refused.
-    """
+    values: Values, named: ClassNames, order: Sequence[int], left_out: Collection[int]
+) -> list[Finding]:
+    """Refuse values without a name; otherwise note names without a value."""
     known = {*order, *left_out} if named.colours else {*order, IGNORE, *left_out}
     unnamed = sorted({*values.pixels} - known)
     reason = f'values of masks without a name in {named.file}'
@@ -247,34 +235,30 @@ def compare_names(
         reason += ' (its colours are compared with those of the masks, grey ones with values)'
     elif unnamed:
         reason += f': {NAME_THEM}'
-    for value in unnamed:
-        report.add('refused', reason, values.describe(value))
+    found = [('refused', reason, values.describe(value)) for value in unnamed]
     if [*order] == [0, IGNORE] and len(named.names) != 2:
-        report.add(
-            'refused',
-            'masks of 0 and 255 have two classes; --ignore 255 leaves 255 out',
-            f'{named.file} names {len(named.names)}',
-        )
-        return True
-    for value, name in () if unnamed else zip(order, named.names, strict=False):
-        if value not in values.pixels and value not in left_out:
-            report.add('note', 'classes that no mask has', name)
-    return bool(unnamed)
+        reason = 'masks of 0 and 255 have two classes; --ignore 255 leaves 255 out'
+        found.append(('refused', reason, f'{named.file} names {len(named.names)}'))
+    if found:
+        return found
+    return [
+        ('note', 'classes that no mask has', name)
+        for value, name in zip(order, named.names, strict=False)
+        if value not in values.pixels and value not in left_out
+    ]
 
 
 def refuse_unlikely_values(
-    values: Values, order: Sequence[int], left_out: Collection[int], report: Report
-) -> bool:
-    """Refuse values that may be mistakes, and return ``True`` if there are any.
-
-    These have few pixels or none, although a higher value occurs.
-    """
+    values: Values, order: Sequence[int], left_out: Collection[int]
+) -> list[Finding]:
+    """Refuse values with few pixels or none, although a higher value occurs."""
+    refused = []
     total = values.pixels.total()
     missing = [value for value in order if value not in values.pixels and value not in left_out]
     if missing:
         found = ', '.join(str(value) for value in sorted(values.pixels))
         reason = f'values with gaps: {NAME_THEM}; --ignore leaves values out'
-        report.add('refused', reason, f'the masks have {found}, but no {missing[0]}')
+        refused.append(('refused', reason, f'the masks have {found}, but no {missing[0]}'))
     known = {*order} & {*values.pixels} - {*left_out}
     rare = sorted(value for value in known if value and values.pixels[value] < RARE * total)
     for value in rare:
@@ -282,28 +266,28 @@ def refuse_unlikely_values(
             f'values of fewer than {RARE:.2%} of the pixels: name them in --classes, or leave'
             ' them out by --ignore'
         )
-        report.add('refused', reason, values.describe(value))
-    return bool(missing or rare)
+        refused.append(('refused', reason, values.describe(value)))
+    return refused
 
 
 def refuse_nodata_class(
-    values: Values, order: Sequence[int], left_out: Collection[int], report: Report
-) -> bool:
-    """Refuse classes whose value masks declare as ``nodata``; return ``True`` if there are any.
+    values: Values, order: Sequence[int], left_out: Collection[int]
+) -> list[Finding]:
+    """Refuse classes whose value masks declare as ``nodata``.
 
     Some tools declare 0 and mean the background.
     """
-    doubtful = sorted(values.nodata & {*order} - {*left_out})
-    for value in doubtful:
+    found = []
+    for value in sorted(values.nodata & {*order} - {*left_out}):
         reason = (
             f'masks that declare a class as nodata: --ignore {value} leaves it out; named with its'
             f' colour in --classes (NAME {value} {value} {value}), it is a class'
         )
-        report.add('refused', reason, values.describe(value))
-    return bool(doubtful)
+        found.append(('refused', reason, values.describe(value)))
+    return found
 
 
-def refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: bool) -> bool:
+def refuse_instances(facts: Mapping[Path, MaskFacts], coloured: bool) -> list[Finding]:
     """Refuse masks that number the objects of an image.
 
     Such masks have values 1 to k, each in one piece, where k differs between images.
@@ -312,29 +296,26 @@ def refuse_instances(facts: Mapping[Path, MaskFacts], report: Report, coloured: 
     for path, one in facts.items():
         found = {*one.values} - {0}
         if coloured or found != {*range(1, len(found) + 1)}:
-            return False
+            return []
         counts[path] = len(found)
     if len({*counts.values()}) < 2 or max(counts.values()) < INSTANCES:
-        return False
-    sample = sorted((path for path in counts if counts[path]), key=lambda path: -counts[path])[
-        :SAMPLE
-    ]
+        return []
+    numbered = [path for path, count in counts.items() if count]
+    sample = sorted(numbered, key=lambda path: -counts[path])[:SAMPLE]
     pieces = []
     for path in sample:
         codes = read_mask(path).codes & 0xFF
         pieces += [in_one_piece(codes == value) for value in range(1, counts[path] + 1)]
     if np.mean(pieces) < 0.8:
-        return False
+        return []
     reason = (
         'masks that number objects from 1: the format instances reads them; for classes, name them'
         ' in classes'
     )
-    for path in sample:
-        report.add('refused', reason, str(path))
-    return True
+    return [('refused', reason, str(path)) for path in sample]
 
 
-def refuse_palettes(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
+def refuse_palettes(facts: Mapping[Path, MaskFacts]) -> list[Finding]:
     """Refuse values whose palette colours differ between masks.
 
     The values mean nothing if a program chooses a palette for each file.
@@ -348,23 +329,22 @@ def refuse_palettes(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
         'values whose colours differ from palette to palette: name each class in --classes with its'
         ' colour (NAME 128 64 0), or with its value (NAME 9 9 9 is the value 9)'
     )
+    found = []
     for value, colours in seen.items():
         if len(colours) > 1:
             first, second, *_ = (f'{colour} in {path}' for colour, path in colours.items())
-            report.add('refused', reason, f'{name_of(value)}: {first}, {second}')
-    return any(len(colours) > 1 for colours in seen.values())
+            found.append(('refused', reason, f'{name_of(value)}: {first}, {second}'))
+    return found
 
 
-def refuse_two_codes(
-    facts: Mapping[Path, MaskFacts], known: Collection[int], report: Report
-) -> bool:
+def refuse_two_codes(facts: Mapping[Path, MaskFacts], known: Collection[int]) -> list[Finding]:
     """Refuse masks with 0 and 255 beside masks with other values, such as predicted class maps.
 
     There, 255 could mean a class or no class. It means no class if it is ``known``, or if more
     masks have it beside other values than alone.
     """
     if IGNORE in known:
-        return False
+        return []
     alone, beside, others = [], 0, 0
     for path, one in facts.items():
         found = {*one.values} - {0}
@@ -375,17 +355,15 @@ def refuse_two_codes(
         elif found:
             others += 1
     if not others + beside or len(alone) <= beside:
-        return False
+        return []
     reason = (
         'masks of 0 and 255 beside masks of 0 and 1, or of more values: use the same values in all;'
         ' --ignore 255 says that 255 is not a class'
     )
-    for path in alone:
-        report.add('refused', reason, str(path))
-    return True
+    return [('refused', reason, str(path)) for path in alone]
 
 
-def refuse_blurred(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
+def refuse_blurred(facts: Mapping[Path, MaskFacts]) -> list[Finding]:
     """Refuse masks whose values are mostly on edges, as after smooth resizing."""
     sample = sorted(facts, key=lambda path: -len(facts[path].values))[:SAMPLE]
     inside: set[int] = set()
@@ -401,18 +379,22 @@ def refuse_blurred(facts: Mapping[Path, MaskFacts], report: Report) -> bool:
     seen = set().union(*found.values())
     edges = seen - inside
     if len(edges) < EDGE_VALUES or len(edges) <= len(seen) / 2:
-        return False
+        return []
     if not inside and len(seen) <= MANY:  # drawn in lines or single pixels
-        return False
+        return []
     reason = (
         'masks with blurred edges, which give values that are not classes: draw and resize them'
         ' without smoothing (nearest neighbour); of photographs: images and masks are swapped'
     )
-    for path, values in found.items():
-        if values & edges:
-            detail = f'{len(values & edges)} of its {len(values)} values are only on edges'
-            report.add('refused', reason, f'{path} ({detail})')
-    return True
+    return [
+        (
+            'refused',
+            reason,
+            f'{path} ({len(values & edges)} of its {len(values)} values are only on edges)',
+        )
+        for path, values in found.items()
+        if values & edges
+    ]
 
 
 def refuse_shares(
@@ -420,16 +402,17 @@ def refuse_shares(
     names: Sequence[str],
     table: Mapping[int, int],
     left_out: Collection[int],
-    report: Report,
-) -> None:
+) -> list[Finding]:
     """Refuse masks from which nothing can be learned: one class, or most pixels without class."""
+    found = []
     total = values.pixels.total()
     ignored = values.pixels[IGNORE] if IGNORE not in {*table, *left_out} else 0
     if ignored > MOST_IGNORED * total:
         reason = 'most pixels have no class (255); --ignore 255 says that this is meant'
-        report.add('refused', reason, values.share(IGNORE))
+        found.append(('refused', reason, values.share(IGNORE)))
     used = [value for value in table if values.pixels[value]]
     if len(used) < 2:
-        found = [f'{names[table[value]]} ({name_of(value)})' for value in used]
+        only = [f'{names[table[value]]} ({name_of(value)})' for value in used]
         reason = 'masks of one class, from which nothing is learned'
-        report.add('refused', reason, ', '.join(found) or 'no pixel has a class')
+        found.append(('refused', reason, ', '.join(only) or 'no pixel has a class'))
+    return found

@@ -1,19 +1,22 @@
-"""Chooses scale, anchors, tiles and schedule from checked data, without files."""
+"""Chooses scale, anchors, tiles, schedule and weights from checked data, without files."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.weights import shipped_weights
 
-from ..check.classes import classes_of
+from ..check.labels import classes_of
 from ..dataset import Coco, Split
-from ..read.masks import no_class_of
-from .tiles import TILE, Tiles, find_thinnest, overlap_of, tile_maps, tile_objects
+from ..read.masks import IGNORE, no_class_of
+from .tiles import TILE, Tiles, overlap_of, tile_maps, tile_objects
+from .weights import Pretrained, WholeModel
 
 OBJECT = 16  # px of the smallest class at the training scale
 TOO_SMALL = 12  # px of the smallest class, below which tiles are cut
@@ -25,6 +28,16 @@ VANISHING = 4  # px of an object in training, below which a remark names it: hal
 DETECTIONS = 100  # of an image, in mmdet's configs
 SHRUNK = 0.8  # share of the width in the images: tiles gain little for classes that keep more
 CROPS = (112, 160, 224)  # px, sides at which classifiers are trained
+
+
+# Models of the tasks, with their optimizer and hooks.
+RECIPES = {
+    'detector': 'configs/bccd/retinanet_cpvt-tiny-gap_bccd.py',
+    'instance segmentor': 'configs/_base_/own_data/mask_rcnn.py',
+    'segmentor': 'configs/camvid/semantic-fpn_cpvt-tiny-gap_camvid.py',
+    'classifier': 'configs/imagenette/cpvt-6-blocks_imagenette.py',
+}
+Values = dict[str, Any]
 
 
 @dataclass
@@ -168,10 +181,12 @@ def object_settings(
         fields['ratios'] = anchor_ratios(splits[0].coco)
     else:
         fields['anchor'] = float(np.clip(small * factor / 4, 2, 8))  # times the stride of 4
-    fields['detections'] = detections_of(splits)
+    most = most_objects(splits)
+    # None for mmdet's 100.
+    fields['detections'] = None if 2 * most <= DETECTIONS else math.ceil(2 * most / 100) * 100
     if fields['detections']:
         remarks.append(
-            f'{most_objects(splits)} objects in an image: the config predicts up to'
+            f'{most} objects in an image: the config predicts up to'
             f' {fields["detections"]}, and keeps the checkpoint of the best mAP_50, because'
             " COCO's mAP counts 100 per image"
         )
@@ -186,12 +201,6 @@ def most_objects(splits: Sequence[Split]) -> int:
         for one in split.coco['annotations']:
             counts[number, one['image_id']] += not one['iscrowd']
     return max(counts.values(), default=0)
-
-
-def detections_of(splits: Sequence[Split]) -> int | None:
-    """Return the number of predictions for images with many objects; ``None`` for mmdet's 100."""
-    most = most_objects(splits)
-    return None if 2 * most <= DETECTIONS else math.ceil(2 * most / 100) * 100
 
 
 def _trained(coco: Coco, scale: Sequence[int] | None = None) -> np.ndarray:
@@ -240,6 +249,61 @@ def anchor_ratios(coco: Coco) -> list[float]:
         centre = (low * high) ** 0.5
         low, high = centre / 1.25**0.5, centre * 1.25**0.5
     return [round(low, 2), round(high, 2)]
+
+
+def measure(classes: np.ndarray, count: int = IGNORE) -> np.ndarray:
+    """Count pixels of each class in a map (H, W), and pixel edges to other classes.
+
+    The border of the map is not an edge, but the border to pixels without class is one.
+
+    Returns:
+        (2, count + 1): areas and edges; the last column is that of pixels without class.
+    """
+    classes = np.minimum(classes, count)  # "no class" is a larger number
+    counts = np.zeros((2, count + 1), np.int64)
+    counts[0] = np.bincount(classes.ravel(), minlength=count + 1)
+    for one, other in ((classes[:, 1:], classes[:, :-1]), (classes[1:], classes[:-1])):
+        differ = one != other
+        for side in (one, other):
+            counts[1] += np.bincount(side[differ], minlength=count + 1)
+    return counts
+
+
+class ThinnestClass(NamedTuple):
+    """Label of the thinnest class, and its width in px in the images and in training."""
+
+    label: int
+    own: float
+    seen: float
+
+
+def find_thinnest(counts: Sequence[np.ndarray], factors: Sequence[float]) -> ThinnestClass | None:
+    """Find the class that is thinnest after resizing each image by its factor.
+
+    The width is 2 * area / edges over all images. This is the width of a line, half of a square's
+    side, or 0.4 of a disc's diameter. The result is ``None`` if no class has an edge.
+
+    Args:
+        counts: Counts of each image, from :func:`..read.masks.measure`.
+        factors: Factor of each image.
+    """
+    areas, edges = np.moveaxis(np.asarray(counts, float), 1, 0)  # (images, 256) each
+    factor = np.asarray(factors)[:, None]
+    own = _widths(areas, edges)
+    seen = _widths(areas * factor**2, edges * factor)
+    label = int(np.argmin(seen))
+    if not np.isfinite(seen[label]):
+        return None
+    return ThinnestClass(label, float(own[label]), float(seen[label]))
+
+
+def _widths(areas: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Compute the width of each class in px; infinite without edges, and without a class."""
+    total = edges.sum(axis=0)
+    widths = np.full(len(total), np.inf)
+    np.divide(2 * areas.sum(axis=0), total, out=widths, where=total > 0)
+    widths[-1] = np.inf
+    return widths
 
 
 @dataclass
@@ -340,3 +404,101 @@ def class_settings(splits: Sequence[Split], *, side: int | None = None) -> Setti
     )
     remarks = [f'scale of training: {side} x {side} px']
     return Settings(splits, classes_of(splits), fields, describe(splits[0]), remarks)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Weights from which a model starts, with their settings.
+
+    Args:
+        load_from: Name or file of weights of a whole model; ``None`` for random heads.
+        model: Values of ``model`` that differ from the recipe's.
+        rates: Values of ``optim_wrapper`` that differ from the recipe's.
+        least_rate: Learning rate at the end.
+        has_queries: The model has queries instead of anchors.
+    """
+
+    load_from: str | None
+    model: Values
+    rates: Values
+    least_rate: float
+    has_queries: bool = False
+
+
+def default_weights(task: str) -> str | None:
+    """Return the name of shipped weights for a task; ``None`` if none are shipped."""
+    folder = PurePosixPath(RECIPES[task]).parent
+    for name, weights in shipped_weights().items():
+        if PurePosixPath(weights.config).parent == folder:
+            return name
+    return None
+
+
+def start_from(
+    task: str,
+    weights: str | None,
+    *,
+    scale: Any,
+    channels: int = 3,
+    pretrained: Pretrained | None = None,
+    published: WholeModel | None = None,
+) -> Start:
+    """Choose the weights from which the model of a task starts.
+
+    Args:
+        task: A key of ``RECIPES``.
+        weights: Shipped weights, ``'none'``, or ``None`` for the default. Weights of the same task
+            are loaded as a whole, and others for the backbone only.
+        scale: Training scale, for which a classifier's position embedding is made.
+        channels: Channels of the images. Only backbone weights fit other numbers than 3.
+        pretrained: The backbone of other weights than these.
+        published: The published model of these weights.
+    """
+    if published is not None:
+        rates, has_queries = _rates(published), published.has_queries
+        return Start(published.weights, {}, rates, 0, has_queries)
+    if pretrained is not None:
+        return start_elsewhere(task, pretrained)
+    whole = default_weights(task)
+    if weights is None:
+        weights = default_weights('classifier') if channels != 3 or whole is None else whole
+    backbone: Values = {} if channels == 3 else dict(in_channels=channels)
+    load_from = None
+    if weights == whole and channels == 3:
+        load_from = weights
+    # A whole model includes the weights of the backbone.
+    backbone['init_cfg'] = None if load_from or weights == 'none' else weights
+    if task == 'classifier':
+        backbone |= dict(arch='tiny', img_size=scale)
+    return Start(load_from, dict(backbone=backbone) if backbone else {}, {}, 1e-5)
+
+
+def start_elsewhere(task: str, pretrained: Pretrained, *, load_from: str | None = None) -> Start:
+    """Return start and learning rates of a model with the backbone of other weights.
+
+    Args:
+        task: A key of ``RECIPES``.
+        pretrained: The backbone.
+        load_from: The checkpoint, if the whole model is loaded from it.
+    """
+    arguments = dict(pretrained.arguments)
+    if load_from is not None:
+        arguments['init_cfg'] = None
+    channels: Sequence[int] = pretrained.out_channels
+    model: Values = dict(backbone=dict(_delete_=True, **arguments))
+    if task == 'classifier':
+        model['head'] = dict(in_channels=channels[-1])
+    else:
+        model['neck'] = dict(in_channels=[*channels])
+    return Start(load_from, model, _rates(pretrained), 0)
+
+
+def _rates(model: Pretrained | WholeModel) -> Values:
+    """Return learning rates of another model than the recipe's, whose rate is for 192 channels."""
+    rate = float(f'{1e-3 * min(1.0, 192 / model.out_channels[-1]):.2g}')
+    rates: Values = dict(optimizer=dict(lr=rate))
+    if model.is_plain:
+        # The rate of the head; rates of the backbone fall towards its first blocks.
+        rates['constructor'] = 'LayerDecayOptimWrapperConstructor'
+        rates['paramwise_cfg'] = dict(layer_decay_rate=0.75)
+    return rates

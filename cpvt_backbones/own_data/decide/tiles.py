@@ -9,16 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 import numpy as np
 from rich.progress import track
 
 from cpvt_backbones.inference.tiles import make_grid
 
-from ..dataset import Coco, Split
+from ..dataset import SMALLEST, Coco, Split, is_rle, mask_of, rle_of
 from ..read.masks import IGNORE
-from ..shapes import SMALLEST, is_rle, mask_of, rle_of
 
 TILE = 640  # px, side of a tile
 OVERLAPS = 64, 320  # px, minimum and maximum overlap of neighbours in images with boxes
@@ -215,40 +213,3 @@ def cut_object(
     if visible < VISIBLE:
         cut['iscrowd'] = 1
     return cut
-
-
-class ThinnestClass(NamedTuple):
-    """Label of the thinnest class, and its width in px in the images and in training."""
-
-    label: int
-    own: float
-    seen: float
-
-
-def find_thinnest(counts: Sequence[np.ndarray], factors: Sequence[float]) -> ThinnestClass | None:
-    """Find the class that is thinnest after resizing each image by its factor.
-
-    The width is 2 * area / edges over all images. This is the width of a line, half of a square's
-    side, or 0.4 of a disc's diameter. The result is ``None`` if no class has an edge.
-
-    Args:
-        counts: Counts of each image, from :func:`..read.masks.measure`.
-        factors: Factor of each image.
-    """
-    areas, edges = np.moveaxis(np.asarray(counts, float), 1, 0)  # (images, 256) each
-    factor = np.asarray(factors)[:, None]
-    own = _widths(areas, edges)
-    seen = _widths(areas * factor**2, edges * factor)
-    label = int(np.argmin(seen))
-    if not np.isfinite(seen[label]):
-        return None
-    return ThinnestClass(label, float(own[label]), float(seen[label]))
-
-
-def _widths(areas: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Compute the width of each class in px; infinite without edges, and without a class."""
-    total = edges.sum(axis=0)
-    widths = np.full(len(total), np.inf)
-    np.divide(2 * areas.sum(axis=0), total, out=widths, where=total > 0)
-    widths[-1] = np.inf
-    return widths

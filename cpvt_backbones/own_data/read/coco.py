@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from cpvt_backbones.errors import InputError
 
 from ..dataset import Coco, Report, Split
-from ..files import LEFT_OUT, OTHER_SPELLING, Listings, files_in, path_problem, read_bytes
+from .files import LEFT_OUT, OTHER_SPELLING, Listings, files_in, path_problem, read_bytes
 
 LISTS = ('images', 'annotations', 'categories')
 SAMPLE = 20  # number of images of a JSON file that are looked for

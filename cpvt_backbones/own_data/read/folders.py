@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from PIL import Image
 
 from ..dataset import Coco, Report, Split
-from ..files import TRAIN, VALIDATION, files_in, is_image_folder, is_mask_folder, is_written
+from .files import TRAIN, VALIDATION, files_in, is_image_folder, is_mask_folder, is_written
 
 # Folder names that may also be classes: 'mask' for people, 'image' for documents.
 MAYBE_CLASSES = ('mask', 'gt', 'image', 'images', 'photos')

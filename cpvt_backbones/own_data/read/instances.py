@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from ..dataset import Coco, Fault, Report, Split
-from ..files import files_in, read_lines
-from ..shapes import box_of_outline, rle_of
+from ..dataset import Coco, Fault, Report, Split, box_of_outline, rle_of
+from .files import files_in, read_lines
 from .masks import COLOUR, GREY, IGNORE, NODATA, in_one_piece, pair_masks, read_mask
 
 NO_OBJECT = (0, COLOUR)  # black, as index and as colour

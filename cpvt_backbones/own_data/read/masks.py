@@ -14,13 +14,12 @@ from PIL import Image, ImageOps
 from rich.progress import track
 
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.images.finding import file_problem
 from cpvt_backbones.images.raster import DRIVERS, ValueRangeError, open_raster
+from cpvt_backbones.images.reading import file_problem
 from cpvt_backbones.text import Spellings, stems
 
 from ..dataset import Fault, Report, Split
-from ..files import OTHER_SPELLING, files_in, read_lines
-from .images import Size, count_frames, too_large
+from .files import OTHER_SPELLING, Size, count_frames, files_in, read_lines, too_large
 
 NUMBER = r'(\d{1,3})'
 NAME_FIRST = re.compile(rf'(.*\S)[\s,:]+{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}(?::.*)?')
@@ -437,21 +436,3 @@ def read_map(file: Path) -> np.ndarray:
     """Read a written class map (H, W): uint8, or uint16 for more than 255 classes."""
     classes = np.asarray(Image.open(file))
     return classes if classes.dtype == np.uint8 else classes.astype(np.uint16)
-
-
-def measure(classes: np.ndarray, count: int = IGNORE) -> np.ndarray:
-    """Count pixels of each class in a map (H, W), and pixel edges to other classes.
-
-    The border of the map is not an edge, but the border to pixels without class is one.
-
-    Returns:
-        (2, count + 1): areas and edges; the last column is that of pixels without class.
-    """
-    classes = np.where(classes == no_class_of(count), count, classes)
-    counts = np.zeros((2, count + 1), np.int64)
-    counts[0] = np.bincount(classes.ravel(), minlength=count + 1)
-    for one, other in ((classes[:, 1:], classes[:, :-1]), (classes[1:], classes[:-1])):
-        differ = one != other
-        for side in (one, other):
-            counts[1] += np.bincount(side[differ], minlength=count + 1)
-    return counts

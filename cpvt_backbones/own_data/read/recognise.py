@@ -10,7 +10,8 @@ from typing import Any
 from cpvt_backbones.errors import InputError
 
 from ..dataset import Report
-from ..files import (
+from .coco import LISTS, read_json, sample_names
+from .files import (
     TRAIN,
     VALIDATION,
     Listings,
@@ -20,7 +21,6 @@ from ..files import (
     is_written,
     read_bytes,
 )
-from .coco import LISTS, read_json, sample_names
 from .yolo import NAME_FILES, YAML, find_yaml
 
 SAMPLE = 5  # number of files of a kind that are examined

@@ -11,7 +11,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.text import Spellings, stems
 
 from ..dataset import Coco, Fault, Report, Split
-from ..files import (
+from .files import (
     OTHER_SPELLING,
     TRAIN,
     VALIDATION,

@@ -17,20 +17,20 @@ from rich.progress import track
 
 from cpvt_backbones.errors import InputError
 
-from ..dataset import Coco, Fault, Report, Split
-from ..files import (
+from ..dataset import Coco, Fault, Report, Split, box_of_polygons
+from .coco import with_slashes
+from .files import (
     LEFT_OUT,
     OTHER_SPELLING,
     VALIDATION,
     Listings,
+    Size,
     files_in,
     path_problem,
     read_lines,
     read_text,
+    upright_size,
 )
-from ..shapes import box_of_polygons
-from .coco import with_slashes
-from .images import Size, upright_size
 
 NAME_FILES = ('classes.txt', 'obj.names')
 DARKNET = 'obj.data'
