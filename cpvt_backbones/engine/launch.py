@@ -254,11 +254,9 @@ class SummaryHook(Hook):
         classes = (getattr(dataset, 'metainfo', None) or {}).get('classes') or ()
         named = ', '.join(map(str, classes[:10])) + (', ...' if len(classes) > 10 else '')
         starts = [str(runner._load_from)] if runner._load_from else []
-        starts += [
-            str(part['checkpoint'])
-            for part in dicts_of(runner.cfg.get('model'))
-            if part.get('checkpoint')
-        ]
+        for part in dicts_of(runner.cfg.get('model')):
+            weights = part.get('checkpoint') or part.get('init_cfg')  # which may be a name itself
+            starts += [weights] if isinstance(weights, str) else []
         lines = [
             f'model: {kind}, {count:,} parameters',
             f'weights: {", ".join(starts) or "no checkpoint named"}',

@@ -13,7 +13,10 @@ import threading
 
 import pytest
 import torch
+from mmengine.registry import MODELS
 from tiny_configs import classification
+
+from cpvt_backbones.toolboxes import read_config
 
 pytest.importorskip('mmpretrain')
 
@@ -62,14 +65,17 @@ def test_a_file_as_stdout_gets_a_summary_without_a_bar(classifier, call, capsys,
 
     backends = 'LocalVisBackend', 'TensorboardVisBackend'
     classifier.write_text(classifier.read_text().replace(*backends))
-    work = tmp_path / 'work'
-    call('train', classifier, '--work-dir', work)
+    work, start = tmp_path / 'work', tmp_path / 'start.pth'
+    backbone = MODELS.build(read_config(classifier).model.backbone)
+    torch.save(backbone.state_dict(), start)
+    named = ['--cfg-options', f'model.backbone.init_cfg={start}']
+    call('train', classifier, '--work-dir', work, *named)
     printed = ''.join(capsys.readouterr())
     assert '[2/2]' in printed and '━' not in printed and '\x1b[?25' not in printed
     before = printed.split('Iter(train)')[0]
     (log,) = work.glob('*/*.log')
     assert len(before.splitlines()) < 30
-    assert 'ImageClassifier with CPVT' in before and 'weights: no checkpoint named' in before
+    assert 'ImageClassifier with CPVT' in before and f'weights: {start}' in before
     assert 'classes: 2 (dark, light)' in before and f'work directory: {work}' in before
     assert f'log file: {log}' in before
     for text in ('System environment:', 'Config:\n', 'Hooks will be executed'):
