@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 from benchmarks import (
+    detector_price,
     in_turns,
     measure,
     pipeline,
@@ -177,3 +178,16 @@ def test_pipeline_times_every_route_of_prediction(tmp_path, monkeypatch):
     assert routes[routes['route'] == pipeline.BARE]['share'].tolist() == [1]
     assert (routes['beside_ms'] < routes['cpu_ms']).all(), 'the forward call is taken off'
     assert 'tool, pictures' in {*rows['route']}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize('model', ['semantic_fpn', 'upernet'])
+def test_segmentors_are_those_of_the_table(model, tmp_path, monkeypatch):
+    pytest.importorskip('mmseg')
+    monkeypatch.setitem(detector_price.SIZES, model, (64, 64))
+    out = tmp_path / 'costs.csv'
+    detector_price.main(['--model', model, '--repeats', '1', '--out', str(out)])
+    stored = pd.read_csv(ROOT / f'docs/benchmarks/{model}.csv').set_index('backbone')
+    found = pd.read_csv(out).set_index('backbone')
+    assert found.parameters.to_dict() == stored.parameters.to_dict()
+    assert (found[['ms', 'mib']] > 0).all(axis=None)
