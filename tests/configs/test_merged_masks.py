@@ -27,10 +27,9 @@ def test_masks_of_a_large_image_are_mmdets(tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
     image = image.repeat(16, 0).repeat(16, 1)  # 320 x 480 px
 
-    model.cfg = copy.deepcopy(cfg)
-    model.cfg.test_dataloader.dataset.pipeline = [
-        step for step in pipeline if 'Annotations' not in step['type']
-    ]
+    model.cfg = copy.deepcopy(cfg)  # mmdet changes it
+    dataset = model.cfg.test_dataloader.dataset
+    dataset.pipeline = [step for step in dataset.pipeline if 'Annotations' not in step['type']]
     wanted = apis.inference_detector(model, image).pred_instances
     inferencer = Inferencer(cfg=cfg, checkpoint=str(tmp_path / 'model.pth'), device='cpu')
     prediction, _ = inferencer(image, score_thr=0.0)
