@@ -38,6 +38,7 @@ BACKBONE = dict(
 def trained(tmp_path, monkeypatch):
     """A trained classifier's backbone, shipped as 'small-toys'."""
     monkeypatch.setattr(weights, 'FOLDER', tmp_path)
+    monkeypatch.setattr(weights, 'INDEX', tmp_path / 'index.json')
     model = MODELS.build(BACKBONE).eval()
     for parameter in model.parameters():  # away from what a new model has
         torch.nn.init.normal_(parameter, std=0.1)

@@ -21,7 +21,7 @@ from .conversion.architecture import Architecture
 from .conversion.exporting import export_state_dict
 from .conversion.families import SOURCES
 from .conversion.public import public_backbone
-from .loading import convert_state_dict, load_checkpoint, naming_file
+from .loading import convert_state_dict, load_checkpoint
 from .mmengine_loader import check_loaded
 from .normalisation import (
     PREPROCESSOR,
@@ -48,7 +48,7 @@ from .reading.writing import (
     lock_file,
     write_checkpoint,
 )
-from .report import CheckpointError, ConversionReport, Normalisation, Reason
+from .report import CheckpointError, ConversionReport, Normalisation, Reason, naming_file
 from .source_config import (
     named_backbone,
     recognise_backbone,

@@ -12,8 +12,7 @@ Each step is a function in its own module and returns the input of the next step
 :func:`describe` also reads what the name or ``config.json`` says about the model.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -31,7 +30,7 @@ from .conversion.renaming import rename
 from .conversion.reporting import check_values, raise_if_unfit, report_conversion
 from .normalisation import find_normalisation
 from .reading.finding import read_checkpoint
-from .report import CheckpointError, ConversionReport
+from .report import CheckpointError, ConversionReport, naming_file
 from .source_config import describe
 
 
@@ -173,12 +172,17 @@ def convert_state_dict(
 
 def _differences(model: nn.Module, source: Mapping[str, Any]) -> list[str]:
     """List known settings of the source that no key shows and that this model does not match."""
-    wanted = {key: source[key] for key in ('norm_eps', 'activation') if key in source}
-    found = {key: getattr(model, key, value) for key, value in wanted.items()}
+    wanted: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    for key in ('norm_eps', 'activation'):
+        if key in source and hasattr(model, key):
+            wanted[key], found[key] = source[key], getattr(model, key)
     arch = source.get('arch')
-    heads = [module.num_heads for module in model.modules() if isinstance(module, Attention)]
-    if isinstance(arch, Mapping) and isinstance(arch.get('num_heads'), int) and heads:
-        wanted['num_heads'], found['num_heads'] = arch['num_heads'], heads[0]
+    if isinstance(arch, Mapping) and isinstance(arch.get('num_heads'), int):
+        for module in model.modules():
+            if isinstance(module, Attention):
+                wanted['num_heads'], found['num_heads'] = arch['num_heads'], module.num_heads
+                break
     if source.get('window_size') is not None and hasattr(model, 'window_size'):
         for key in ('window_size', 'mask_window_padding'):
             wanted[key], found[key] = source.get(key, True), getattr(model, key)
@@ -202,14 +206,3 @@ def _rotation(
 ) -> tuple[str, float | None]:
     """Return mode and temperature of a rotary encoding from its arguments."""
     return mode, TEMPERATURES.get(str(mode)) if temperature is None else temperature
-
-
-@contextmanager
-def naming_file(checkpoint: str | PathLike[str]) -> Iterator[None]:
-    """Context that adds the file to the message of a :class:`CheckpointError`."""
-    try:
-        yield
-    except CheckpointError as error:
-        raise CheckpointError(
-            f'checkpoint {str(checkpoint)!r}: {error}', report=error.report
-        ) from error

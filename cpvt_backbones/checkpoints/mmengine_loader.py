@@ -24,9 +24,8 @@ from .classes import (
 )
 from .conversion.families import stored_weights
 from .conversion.reporting import check_values
-from .loading import naming_file
 from .reading.finding import read_checkpoint
-from .report import CheckpointError, shorten
+from .report import CheckpointError, naming_file, shorten
 from .whole_model import (
     check_kind,
     find_trunks,

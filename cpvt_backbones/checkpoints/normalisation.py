@@ -69,19 +69,21 @@ def find_normalisation(
         "timm's pretrained_cfg"
     """
     name = os.path.expanduser(str(checkpoint))
-    indexed = _of_index(name)
-    if indexed is not None:
-        return indexed
+    for entry in named_models().values():
+        names = (entry.name, getattr(entry, 'address', None), f'{FOLDER / entry.name}.safetensors')
+        if name in names and entry.mean and entry.std:
+            values = tuple(entry.mean), tuple(entry.std)
+            return Normalisation(*values, source='the index of this package')
     scheme, separator, rest = name.partition('://')
     if not separator:
         return _of_path(Path(name))
     if scheme == 'timm':
-        return _of_timm(rest, is_default_tag=True)
+        return _of_timm(rest)
     if scheme == 'mmpretrain':
         return _of_mmpretrain(rest)
     if scheme == 'hf' and not rest.startswith('timm/'):
         return _of_repository(name) if download else None
-    return _of_timm(_ENDING.sub('', rest.rpartition('/')[2]))
+    return _of_timm_file(rest)
 
 
 def config_normalisation(
@@ -97,10 +99,8 @@ def config_normalisation(
     if not settings:
         return None
     rgb = any(settings.get(key) for key in ('to_rgb', 'bgr_to_rgb', 'rgb_to_bgr'))
-    mean, std = settings.get('mean'), settings.get('std')
-    if mean is None or std is None:
-        mean, std = (0.0,), (1.0,)
-    return _checked(mean, std, rgb=rgb, source=source)
+    found = _read(settings.get('mean'), settings.get('std'), source, rgb=rgb)
+    return found or Normalisation((0.0,), (1.0,), rgb, source)
 
 
 def model_normalisation(preprocessor: Any) -> Normalisation | None:
@@ -108,11 +108,11 @@ def model_normalisation(preprocessor: Any) -> Normalisation | None:
     settings = vars(preprocessor)
     if '_enable_normalize' not in settings:
         return None
-    mean, std = (0.0,), (1.0,)
-    if settings['_enable_normalize']:
-        mean, std = (tuple(one.flatten().tolist()) for one in (preprocessor.mean, preprocessor.std))
     rgb = bool(settings.get('_channel_conversion', settings.get('to_rgb', False)))
-    return Normalisation(mean, std, rgb, 'data_preprocessor')
+    if not settings['_enable_normalize']:
+        return Normalisation((0.0,), (1.0,), rgb, 'data_preprocessor')
+    mean, std = preprocessor.mean.flatten().tolist(), preprocessor.std.flatten().tolist()
+    return Normalisation(tuple(mean), tuple(std), rgb, 'data_preprocessor')
 
 
 def normalisation_meta(found: Normalisation | None) -> dict[str, str]:
@@ -160,38 +160,23 @@ def warn_of_other_normalisation(model: nn.Module, checkpoint: str | PathLike[str
         )
 
 
-def _of_index(name: str) -> Normalisation | None:
-    """Look up shipped weights or a published model by name, address or file."""
-    for entry in named_models().values():
-        names = (entry.name, getattr(entry, 'address', None), f'{FOLDER / entry.name}.safetensors')
-        if name in names and entry.mean and entry.std:
-            values = tuple(entry.mean), tuple(entry.std)
-            return Normalisation(*values, source='the index of this package')
-    return None
-
-
 def _of_path(path: Path) -> Normalisation | None:
     """Read the normalisation of a local folder or file."""
     if path.is_dir():
-        found = _of_configs(path, stored_config(path))
-        if found is not None:
+        for name in (PREPROCESSOR, _PROCESSOR):
+            if (path / name).is_file() and (found := _of_processor(path / name)):
+                return found
+        if found := _of_timm_config(stored_config(path)):
             return found
-        try:
-            path = locate_checkpoint(path)
-        except (FileNotFoundError, CheckpointError):
-            return None
-    return _of_file(path) if path.is_file() else None
-
-
-def _of_file(path: Path) -> Normalisation | None:
     try:
-        meta = file_metadata(path)
+        file = locate_checkpoint(path)
+        meta = file_metadata(file)
     except (CheckpointError, OSError):  # reading the weights says it
         return None
     if isinstance(meta.get(_KEY), str):
-        values = parse_json(meta[_KEY], f'metadata of {str(path)!r}')
+        values = parse_json(meta[_KEY], f'metadata of {str(file)!r}')
         rgb = bool(values.get('rgb', True))
-        return _checked(values.get('mean'), values.get('std'), rgb=rgb, source='its metadata')
+        return _read(values.get('mean'), values.get('std'), 'its metadata', rgb=rgb)
     source = meta.get('cfg')
     if isinstance(source, str):
         model = literal_in(source, 'model')
@@ -199,7 +184,7 @@ def _of_file(path: Path) -> Normalisation | None:
         settings = inner or literal_in(source, 'data_preprocessor')
         if isinstance(settings, Mapping):
             return config_normalisation(settings, 'the config of its training')
-    return _of_timm(_ENDING.sub('', path.name))
+    return _of_timm_file(file.name)
 
 
 def _of_repository(name: str) -> Normalisation | None:
@@ -213,99 +198,97 @@ def _of_repository(name: str) -> Normalisation | None:
         return None
 
 
-def _of_configs(folder: Path, config: Mapping[str, Any]) -> Normalisation | None:
-    """Read the normalisation from JSON files beside the weights."""
-    for name in (PREPROCESSOR, _PROCESSOR):
-        if (folder / name).is_file():
-            found = _of_processor(folder / name)
-            if found is not None:
-                return found
-    return _of_timm_config(config)
-
-
 def _of_processor(file: Path) -> Normalisation | None:
-    """Read an image processor, or the one inside a processor of images and text."""
+    """Read an image processor of transformers, or the one in a processor of images and text.
+
+    It computes (pixel * factor - mean) / std.
+    """
     settings = read_json(file)
     inner = settings.get('image_processor')
-    return _of_transformers(inner if isinstance(inner, Mapping) else settings, file.name)
-
-
-def _of_timm_config(config: Mapping[str, Any]) -> Normalisation | None:
-    if 'architecture' not in config:
-        return None
-    stored = config.get('pretrained_cfg') or config
-    if not isinstance(stored, Mapping):
-        return None
-    return _of_unit(stored.get('mean'), stored.get('std'), 'config.json')
-
-
-def _of_transformers(settings: Mapping[str, Any], source: str) -> Normalisation | None:
-    """Convert an image processor's (pixel * factor - mean) / std."""
+    settings = dict(inner) if isinstance(inner, Mapping) else settings
     mean, std = settings.get('image_mean'), settings.get('image_std')
     if not settings.get('do_normalize', True):
         mean, std = 0.0, 1.0
     factor = settings.get('rescale_factor', 1 / 255) if settings.get('do_rescale', True) else 1.0
     if not is_number(factor) or factor <= 0:
-        raise InputError(f'{source}: rescale_factor must be a positive number, got {factor!r:.100}')
-    return _of_unit(mean, std, source, scale=1 / factor)
+        accepted = 'rescale_factor must be a positive number'
+        raise InputError(f'{file.name}: {accepted}, got {factor!r:.100}')
+    return _read(mean, std, file.name, scale=1 / factor)
 
 
-def _of_unit(mean: Any, std: Any, source: str, *, scale: float = 255.0) -> Normalisation | None:
-    """Convert values in another scale than that of pixels, usually 0 to 1."""
-    if mean is None or std is None:
+def _of_timm_config(config: Mapping[str, Any]) -> Normalisation | None:
+    """Read ``config.json`` of timm."""
+    stored = config.get('pretrained_cfg') or config
+    if 'architecture' not in config or not isinstance(stored, Mapping):
         return None
-    mean, std = ([one] * 3 if is_number(one) else one for one in (mean, std))
-    found = _checked(mean, std, source=source)
-    mean, std = (tuple(round(scale * v, 4) for v in one) for one in (found.mean, found.std))
-    return Normalisation(mean, std, source=source)
+    return _read(stored.get('mean'), stored.get('std'), 'config.json', scale=255.0)
 
 
-def _checked(mean: Any, std: Any, *, rgb: bool = True, source: str) -> Normalisation:
-    """Check that both are lists of numbers, the second positive; ``InputError`` otherwise."""
-    for key, values in (('mean', mean), ('std', std)):
-        are_numbers = isinstance(values, (list, tuple)) and all(
-            is_number(value) and (key == 'mean' or value > 0) for value in values
-        )
-        if not are_numbers or not values or len(values) != len(mean):
-            kind = 'numbers' if key == 'mean' else 'positive numbers, as many as mean has'
-            raise InputError(f'{source}: {key} must be a list of {kind}, got {values!r:.100}')
-    return Normalisation(tuple(map(float, mean)), tuple(map(float, std)), rgb, source)
+def _of_timm(name: str) -> Normalisation | None:
+    """Look up a name of timm; one without a tag has the weights that timm loads by default."""
+    try:
+        from timm.models import get_pretrained_cfg
+
+        config = get_pretrained_cfg(name, allow_unregistered=False)
+    except (ImportError, RuntimeError):
+        return None
+    return _read(config.mean, config.std, "timm's pretrained_cfg", scale=255.0)
 
 
-def _of_timm(name: str, *, is_default_tag: bool = False) -> Normalisation | None:
-    """Look up a name of timm.
+def _of_timm_file(path: str) -> Normalisation | None:
+    """Look up a file with a name of timm.
 
-    A file without a tag may hold any weights of a model, so ``None`` unless all have the same
-    values. With ``is_default_tag``, it holds the weights that timm loads by default.
+    One without a tag may hold any weights of a model, so all must have the same values.
     """
-    if not is_default_tag and public_backbone(name) is None:
+    name = _ENDING.sub('', path.rpartition('/')[2])
+    if public_backbone(name) is None:
         return None
     try:
-        from timm.models import get_pretrained_cfg, list_models
+        from timm.models import list_models
     except ImportError:
         return None
-    names = [name]
-    if not is_default_tag and '.' not in name:
-        names = list_models(f'{name}.*', pretrained=True)
-    found = set()
-    for one in names:
-        try:
-            config = get_pretrained_cfg(one, allow_unregistered=False)
-        except RuntimeError:
-            return None
-        if config is not None:
-            found.add(_of_unit(config.mean, config.std, "timm's pretrained_cfg"))
+    names = [name] if '.' in name else list_models(f'{name}.*', pretrained=True)
+    found = {_of_timm(one) for one in names}
     return found.pop() if len(found) == 1 else None
 
 
 def _of_mmpretrain(name: str) -> Normalisation | None:
     try:
         from mmpretrain.apis.model import ModelHub
-    except ImportError:
-        return None
-    try:
+
         config = ModelHub.get(name).config
-    except (ValueError, OSError):
+    except (ImportError, ValueError, OSError):
         return None
     settings = config.model.get('data_preprocessor') or config.get('data_preprocessor')
     return config_normalisation(settings, "mmpretrain's config")
+
+
+def _read(
+    mean: Any, std: Any, source: str, *, scale: float = 1.0, rgb: bool = True
+) -> Normalisation | None:
+    """Check values and convert them to the scale of pixels; ``None`` without values.
+
+    Args:
+        mean: A number for each channel, or one for all.
+        std: The same, positive.
+        source: Where they are stored, for messages too.
+        scale: Factor to the scale of pixels.
+        rgb: Order of the channels.
+
+    Raises:
+        ValueError: These are no lists of numbers.
+    """
+    if mean is None or std is None:
+        return None
+    values: list[tuple[float, ...]] = []
+    for key, given in (('mean', mean), ('std', std)):
+        numbers = [given] * 3 if is_number(given) else given
+        length = len(values[0]) if values else 0
+        are_numbers = isinstance(numbers, (list, tuple)) and bool(numbers)
+        if not are_numbers or not all(map(is_number, numbers)):
+            raise InputError(f'{source}: {key} must be a list of numbers, got {given!r:.100}')
+        if key == 'std' and (len(numbers) != length or min(numbers) <= 0):
+            accepted = 'a list of positive numbers, as many as mean has'
+            raise InputError(f'{source}: std must be {accepted}, got {given!r:.100}')
+        values.append(tuple([round(scale * float(number), 6) for number in numbers]))
+    return Normalisation(values[0], values[1], rgb, source)

@@ -1,8 +1,12 @@
 """Report and errors of a conversion, and the normalisation that weights require."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from os import PathLike
+
+import numpy as np
 
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.text import printable
@@ -41,27 +45,19 @@ class Normalisation:
 
     def __str__(self) -> str:
         order = f' of {"RGB" if self.rgb else "BGR"}' if len(self.mean) == 3 else ''
-        return f'mean {_listed(self.mean)} and std {_listed(self.std)}{order}'
+        mean, std = (', '.join(map('{:.7g}'.format, one)) for one in (self.mean, self.std))
+        return f'mean [{mean}] and std [{std}]{order}'
 
     def agrees(self, other: 'Normalisation') -> bool:
         """``True`` if both normalise images of three channels alike, up to rounding.
 
         A single value applies to all channels.
         """
-        if self.rgb != other.rgb:
-            return False
-        pairs = [(self.mean, other.mean), (self.std, other.std)]
-        for ours, theirs in pairs:
-            ours, theirs = (one * 3 if len(one) == 1 else one for one in (ours, theirs))
-            if len(ours) != len(theirs):
+        for ours, theirs in ((self.mean, other.mean), (self.std, other.std)):
+            alike = len(ours) == len(theirs) or 1 in (len(ours), len(theirs))
+            if not alike or np.abs(np.subtract(ours, theirs)).max() > _ROUNDING:
                 return False
-            if any(abs(a - b) > _ROUNDING for a, b in zip(ours, theirs, strict=True)):
-                return False
-        return True
-
-
-def _listed(values: Iterable[float]) -> str:
-    return f'[{", ".join(f"{value:.7g}" for value in values)}]'
+        return self.rgb == other.rgb
 
 
 class Reason(str, Enum):
@@ -228,3 +224,14 @@ class CheckpointError(RuntimeError, InputError):
     def __init__(self, message: str, *, report: ConversionReport | None = None) -> None:
         super().__init__(message)
         self.report = report
+
+
+@contextmanager
+def naming_file(checkpoint: str | PathLike[str]) -> Iterator[None]:
+    """Context that adds the file to the message of a :class:`CheckpointError`."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(
+            f'checkpoint {str(checkpoint)!r}: {error}', report=error.report
+        ) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from cpvt_backbones.checks import list_of_dicts
 from cpvt_backbones.layers.tokens import Grid
-from cpvt_backbones.weights import shipped_weights
+from cpvt_backbones.weights import ShippedWeights, named_models
 
 from .conversion.architecture import Architecture, recognise_architecture
 from .conversion.families import known_to_differ
@@ -170,9 +170,9 @@ def named_backbone(
         return dict(config)
     if _is_of_transformers(config):
         return None
-    shipped = shipped_weights().get(str(checkpoint))
-    if shipped is not None:
-        return dict(shipped.backbone)
+    named = named_models().get(str(checkpoint))
+    if isinstance(named, ShippedWeights):
+        return dict(named.backbone)
     if 'architecture' not in config:
         return public_backbone(checkpoint)
     if reason := known_to_differ(config['architecture']):

@@ -17,13 +17,13 @@ from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import Tensor, nn
 
-from cpvt_backbones.weights import shipped_weights
+from cpvt_backbones.weights import named_models
 
 from .classes import SAME_CLASSES, class_difference, classes_of, stored_meta
 from .conversion.eomt import rename_eomt
 from .conversion.families import stored_weights
 from .conversion.reporting import check_values
-from .loading import convert_state_dict, naming_file
+from .loading import convert_state_dict
 from .reading.finding import read_checkpoint
 from .report import (
     NOT_USED,
@@ -31,6 +31,7 @@ from .report import (
     CheckpointError,
     ConversionReport,
     Reason,
+    naming_file,
     shorten,
 )
 
@@ -106,8 +107,9 @@ def load_weights(
         check_values(weights, wanted)
         with missing_weights(model) as missing:
             unexpected = model.load_state_dict(weights, strict=False).unexpected_keys
-        about = shipped_weights().get(str(checkpoint))
-        refuse_missing(missing, weights, model, about=about.about if about else '')
+        if missing:
+            named = named_models().get(str(checkpoint))
+            refuse_missing(missing, weights, model, about=named.about if named else '')
         if strict and unexpected:
             fault = f'{len(unexpected)} of {len(weights)} weights: {shorten(unexpected)}'
             raise CheckpointError(f'it does not fit the model: the model lacks {fault}')

@@ -24,10 +24,12 @@ from torch import distributed, nn
 
 from cpvt_backbones.checkpoints import (
     INTERRUPTED,
+    CheckpointError,
     classes_of,
     load_weights,
     locate_checkpoint,
     newest_checkpoint,
+    published_of,
     unwrap,
     warn_of_other_normalisation,
 )
@@ -192,8 +194,14 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
         cfg.load_from = _to_load(cfg.load_from, 'load_from')
     for part in dicts_of(cfg.get('model')):
         for name in (part.get('checkpoint'), part.get('init_cfg')):  # long and short form
-            if isinstance(name, str) and name.startswith(REMOTE):
-                locate_checkpoint(name)
+            if isinstance(name, str) and (name.startswith(REMOTE) or published_of(name)):
+                try:
+                    locate_checkpoint(name)
+                except CheckpointError as error:
+                    if part.get('checkpoint') == name and part.get('type') != 'Pretrained':
+                        raise  # as of a teacher
+                    advice = 'or train from random weights with init_cfg=None'
+                    raise CheckpointError(f'{error}; {advice}') from error
 
 
 def _terminals(logger: logging.Logger) -> list[logging.StreamHandler]:

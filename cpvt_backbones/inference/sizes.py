@@ -22,7 +22,7 @@ from cpvt_backbones.checkpoints import atomic_write, locate_checkpoint, read_jso
 from cpvt_backbones.checks import check_int, is_int, is_number
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import SIZE_ARGUMENTS, step_name
-from cpvt_backbones.weights import sha256_of, shipped_weights
+from cpvt_backbones.weights import ShippedWeights, named_models, sha256_of
 
 Scale = tuple[int, int] | float | str | None
 """Size at which the model sees an image; :class:`.Inferencer` lists the values."""
@@ -78,9 +78,9 @@ class GoodSizes:
         Raises:
             ValueError: The file with the range is damaged.
         """
-        shipped = shipped_weights().get(str(checkpoint))
-        if shipped is not None:
-            return cls(**shipped.sizes) if shipped.sizes else None
+        named = named_models().get(str(checkpoint))
+        if isinstance(named, ShippedWeights):
+            return cls(**named.sizes) if named.sizes else None
         weights = locate_checkpoint(checkpoint)
         file = Path(f'{weights}.sizes.json')
         if not file.is_file():
@@ -122,9 +122,10 @@ class GoodSizes:
 
 def size_steps(cfg: Config) -> list[dict[str, Any]]:
     """Steps of a config's test pipeline that set the size, as plain data."""
-    pipeline = cfg.test_dataloader.dataset.get('pipeline', ())
-    steps = [{**step, 'type': step_name(step)} for step in pipeline]
-    steps = [step for step in steps if step['type'] in SIZE_ARGUMENTS]
+    steps = []
+    for step in cfg.test_dataloader.dataset.get('pipeline', ()):
+        if step_name(step) in SIZE_ARGUMENTS:
+            steps.append({**step, 'type': step_name(step)})
     return json.loads(json.dumps(steps, default=str))  # tuples become lists, as in a file
 
 

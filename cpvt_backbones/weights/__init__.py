@@ -18,6 +18,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.plain import did_you_mean
 
 FOLDER = Path(__file__).parent
+INDEX = FOLDER / 'index.json'
 # The hash in file names of OpenMMLab, torchvision and tools/publish_checkpoint.py. Dates, and steps
 # with leading zeros, also have eight digits.
 _DATE = r'20\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])'
@@ -159,11 +160,8 @@ def shipped_weights() -> dict[str, ShippedWeights]:
         retinanet_cpvt_tiny_gap-bccd MultiScaleCPVT
         semantic_fpn_cpvt_tiny_gap-camvid MultiScaleCPVT
     """
-    return {
-        name: ShippedWeights(name=name, **entry)
-        for name, entry in _entries()
-        if 'address' not in entry
-    }
+    models = named_models()
+    return {k: v for k, v in models.items() if isinstance(v, ShippedWeights)}
 
 
 def published_weights() -> dict[str, PublishedWeights]:
@@ -175,29 +173,21 @@ def published_weights() -> dict[str, PublishedWeights]:
         >>> entry.scores, entry.source
         ({'box AP': 40.4}, 'mmdet, configs/pvt/metafile.yml')
     """
-    return {
-        name: PublishedWeights(name=name, **entry)
-        for name, entry in _entries()
-        if 'address' in entry
-    }
+    models = named_models()
+    return {k: v for k, v in models.items() if isinstance(v, PublishedWeights)}
 
 
 def named_models() -> dict[str, ShippedWeights | PublishedWeights]:
     """Return shipped weights and then published models, by name."""
-    return {**shipped_weights(), **published_weights()}
-
-
-def _entries() -> list[tuple[str, dict[str, Any]]]:
-    """Read the index, by name."""
-    index = FOLDER / 'index.json'
-    entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
-    return sorted(entries.items())
-
-
-def shipped_file(path: str | PathLike[str]) -> Path:
-    """Return the file of shipped weights for their name; other paths do not change."""
-    shipped = shipped_weights().get(str(path))
-    return Path(path) if shipped is None else shipped.file
+    index = json.loads(INDEX.read_text(encoding='utf-8')) if INDEX.is_file() else {}
+    shipped: dict[str, ShippedWeights | PublishedWeights] = {}
+    published: dict[str, ShippedWeights | PublishedWeights] = {}
+    for name, entry in sorted(index.items()):
+        if 'address' in entry:
+            published[name] = PublishedWeights(name=name, **entry)
+        else:
+            shipped[name] = ShippedWeights(name=name, **entry)
+    return shipped | published
 
 
 def similar_names(name: str) -> str:

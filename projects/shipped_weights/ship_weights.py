@@ -180,7 +180,7 @@ def ship(args: argparse.Namespace) -> Path:
     backbone = cfg.model.backbone.to_dict()
     backbone.pop('init_cfg', None)
     name = config.relative_to(ROOT).as_posix()
-    index = weights.FOLDER / 'index.json'
+    index = weights.INDEX
     entries = json.loads(index.read_text(encoding='utf-8')) if index.is_file() else {}
     entries[args.name] = dict(
         about=args.about, backbone=backbone, config=name, sha256=sha256_of(file)

@@ -3,6 +3,7 @@
 The weights are random. They lie where the download would put them.
 """
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from benchmarks import published_logits as command
 from benchmarks.peer_models import scaled
 from cpvt import command_line
 from cpvt_backbones import weights
-from cpvt_backbones.checkpoints.reading import sources
+from cpvt_backbones.checkpoints.reading.sources import cached_file
 from cpvt_backbones.toolboxes import read_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'heads'))
@@ -39,8 +40,9 @@ def publish(tmp_path, monkeypatch):
         entry = dict(about='toys', task='classification', dataset='a data set', scores={})
         entry |= dict(config=str(config), address=ADDRESS, source='this test', license='none')
         index = command_line.shipped_index() | {'toys': dict(entry, parameters=10**5)}
-        monkeypatch.setattr(weights, '_entries', lambda: [*index.items()])
-        file = sources._place(ADDRESS)[2]
+        (tmp_path / 'index.json').write_text(json.dumps(index))
+        monkeypatch.setattr(weights, 'INDEX', tmp_path / 'index.json')
+        file = cached_file(ADDRESS)
         file.parent.mkdir(parents=True)
         torch.save(state, file)
         return file

@@ -50,8 +50,8 @@ def serving(monkeypatch, folder):
         server.gated, server.cut = set(), set()
         server.address = f'http://127.0.0.1:{server.server_port}'
         monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(folder / 'torch'))
-        monkeypatch.setattr(sources, '_TIMEOUT', 600.0)  # a slow machine is no slow network
-        sources._warn.cache_clear()
+        monkeypatch.setattr(sources, 'TIMEOUT', 600.0)  # a slow machine is no slow network
+        sources.warn_once.cache_clear()
         thread = threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01))
         thread.start()
         yield server

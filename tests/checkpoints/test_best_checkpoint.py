@@ -11,13 +11,13 @@ from mmengine.registry import METRICS, MODELS
 from mmengine.runner import Runner
 
 from cpvt_backbones.checkpoints import CheckpointError, locate_checkpoint, newest_checkpoint
-from cpvt_backbones.checkpoints.reading import best
+from cpvt_backbones.checkpoints.reading import finding, sources
 
 
 @pytest.fixture
 def said(monkeypatch):
     lines = []
-    monkeypatch.setattr(best, '_warn', lines.append)
+    monkeypatch.setattr(finding, 'warn_once', lines.append)
     return lines
 
 
@@ -116,7 +116,7 @@ def test_best_files_alone_and_damaged_neighbours(tmp_path, said):
 
 def test_the_line_comes_once(tmp_path, monkeypatch):
     lines = []
-    monkeypatch.setattr(best, 'print_log', lambda text, *_: lines.append(text))
+    monkeypatch.setattr(sources, 'print_log', lambda text, *_: lines.append(text))
     save(tmp_path / 'best_x_iter_9.pth', iteration=9, experiment='A', age=9)
     save(tmp_path / 'iter_5.pth', iteration=5, experiment='B')
     for _ in range(3):

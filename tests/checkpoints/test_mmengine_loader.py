@@ -100,7 +100,7 @@ def test_load_from(suffix, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'name', ['torchvision://tiny', 'open-mmlab://tiny', 'mmcls://tiny', 'open-mmlab://local']
+    'name', ['torchvision://resnet18', 'open-mmlab://tiny', 'mmcls://vgg11', 'open-mmlab://local']
 )
 def test_names_of_model_zoos(name, tmp_path, monkeypatch):
     """Names stand for addresses or files in the folder of mmengine.
@@ -110,21 +110,18 @@ def test_names_of_model_zoos(name, tmp_path, monkeypatch):
     monkeypatch.setenv('MMENGINE_HOME', str(tmp_path))
     state = {'backbone.weight': torch.ones(2), 'head.weight': torch.ones(1)}
     torch.save(dict(state_dict=state), tmp_path / 'tiny.pth')
-    (tmp_path / 'open_mmlab.json').write_text(json.dumps(dict(local='tiny.pth')))
-    for scheme in ('torchvision', 'mmcls'):
-        monkeypatch.setitem(
-            mmengine_loader._NAMED, scheme, lambda: dict(tiny='https://example.org/tiny.pth')
-        )
-    if 'local' not in name:
-        monkeypatch.setitem(
-            mmengine_loader._NAMED, 'open-mmlab', lambda: dict(tiny='https://example.org/tiny.pth')
-        )
-        monkeypatch.setattr(
-            'cpvt_backbones.checkpoints.reading.sources._fetch_address',
-            lambda url: tmp_path / url.rpartition('/')[2],
-        )
+    own = dict(local='tiny.pth', tiny='https://example.org/tiny.pth')
+    (tmp_path / 'open_mmlab.json').write_text(json.dumps(own))
+    fetched = []
+    monkeypatch.setattr(
+        'cpvt_backbones.checkpoints.reading.finding.fetch',
+        lambda address: fetched.append(address) or tmp_path / 'tiny.pth',
+    )
     found = CheckpointLoader.load_checkpoint(name, logger='silent')['state_dict']
     assert set(found) == ({'weight'} if name.startswith('mmcls') else set(state))
+    assert len(fetched) == (name != 'open-mmlab://local')
+    part = dict(torchvision='resnet18-', mmcls='vgg11_').get(name.partition('://')[0], '')
+    assert all(one.startswith('https://') and part in one for one in fetched)
     with pytest.raises(CheckpointError, match=r"mmengine knows no model '.*://none'"):
         CheckpointLoader.load_checkpoint(name.partition('://')[0] + '://none', logger='silent')
 

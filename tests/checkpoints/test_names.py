@@ -45,6 +45,7 @@ def publisher(tmp_path, monkeypatch):
     whole = dict(model=config, default_scope='mmdet', test_dataloader=test, visualizer=drawn)
     Config(whole).dump(file)
     monkeypatch.setattr(weights, 'FOLDER', tmp_path)
+    monkeypatch.setattr(weights, 'INDEX', tmp_path / 'index.json')
     with serving(monkeypatch, tmp_path) as server:
         content = buffer.getvalue()
         server.peer, server.path = peer, f'/toys_2021-{hashlib.sha256(content).hexdigest()[:8]}.pth'
@@ -108,7 +109,7 @@ def test_a_cached_file_of_another_digest_is_not_read(publisher, tmp_path):
     content = save({'backbone.norm.weight': torch.ones(2)})
     file.write_bytes(content)
     file.with_name(f'{file.name}.sha256').write_text(hashlib.sha256(content).hexdigest())
-    line = refused(NAME, 'is damaged: its SHA-256 is .* as in its name; delete ')
+    line = refused(NAME, 'is damaged: its SHA-256 is .* as in its name; fetch it again')
     assert line.endswith(f"delete '{file}' to fetch it again")
 
 

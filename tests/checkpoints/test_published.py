@@ -349,7 +349,8 @@ def named(tmp_path, monkeypatch):
         known |= dict(about='toys', source='this test', license='none')
         entry = dict(known, config=str(config), address=f'https://example.com/{file}')
         index = command_line.shipped_index() | {'toys': entry}
-        monkeypatch.setattr(weights, '_entries', lambda: [*index.items()])
+        (tmp_path / 'index.json').write_text(json.dumps(index))
+        monkeypatch.setattr(weights, 'INDEX', tmp_path / 'index.json')
         monkeypatch.setattr(command_line, 'shipped_index', lambda: index)
         return cfg, peer
 

@@ -215,8 +215,8 @@ def test_names_of_mmpretrain(tmp_path, server):
     name = 'twins-pcpvt-small_3rdparty_8xb128_in1k'
     file = tmp_path / 'torch' / 'checkpoints' / Path(api.ModelHub.get(name).weights).name
     file.parent.mkdir(parents=True)
-    file.touch()  # it has another digest than the name says
-    refused(f'mmpretrain://{name}', f'is damaged: .* as in its name; delete {str(file)!r}')
+    file.write_bytes(b'PK')  # it has another digest than the name says
+    refused(f'mmpretrain://{name}', f'is damaged: .* as in its name; .* delete {str(file)!r}')
     refused('mmpretrain://no-such', r"mmpretrain has no model of the name 'no-such'")
 
 
@@ -255,7 +255,7 @@ def test_a_hash_in_the_name_or_the_address(server, tmp_path, caplog):
     file = locate_checkpoint(pinned)
     file.write_bytes(save({'weight': torch.zeros(2)}))
     refused(
-        pinned, rf'is damaged.*, not {digest} as in its address; delete .*{file.name}. to fetch'
+        pinned, rf'is damaged.*, not {digest} as in its name; .* delete .*{file.name}. to fetch'
     )
     refused(
         f'{server.address}{commit}#sha256={"0" * 64}',
@@ -314,7 +314,7 @@ def test_the_hash_in_a_name(stem, digits):
 def test_https_leads_to_https_alone(target):
     request = Request('https://h.org/w.pth')
     follow = partial(
-        sources._SafeRedirects().redirect_request, request, io.BytesIO(), 302, '', {}, target
+        sources.SafeRedirects().redirect_request, request, io.BytesIO(), 302, '', {}, target
     )
     if target.startswith('https'):
         assert follow().full_url == target
@@ -490,9 +490,15 @@ def test_training_without_a_network_ends_before_it_reads_data(server, offline, t
     name = f'timm://{NAME}'
     backbone = dict(type='CPVT', arch=TINY)
     config = Config(dict(model=dict(type='Detector', backbone=backbone), work_dir=str(tmp_path)))
-    for init_cfg in (name, dict(type='Pretrained', checkpoint=name), [dict(checkpoint=name)]):
+    place = 'could not be fetched .*without a network, put the file at .*safetensors.'
+    advice = f'{place}; or train from random weights with init_cfg=None'
+    published = 'vit_small_patch16_rope_224-imagenet'
+    for init_cfg in (name, dict(type='Pretrained', checkpoint=name), published):
         config.model.backbone.init_cfg = init_cfg
-        refused(config, 'could not be fetched .*without a network, put the file at', read=train)
+        refused(config, advice, read=train)
     config.model.backbone.init_cfg = None
+    config.model.teacher = dict(checkpoint=name)  # no model to train
+    refused(config, f'{place}$', read=train)
+    config.model.teacher = None
     with pytest.raises(Exception, match='Detector'):  # the next thing wrong with this config
         train(config)

@@ -291,9 +291,10 @@ def test_a_published_model_in_the_cache_answers(app, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
     (tmp_path / 'checkpoints').mkdir()
     (tmp_path / 'checkpoints' / name).write_bytes(content.getvalue())
-    index = dict(weights._entries())
+    index = json.loads(weights.INDEX.read_text())
     index['deit_tiny-imagenet'] |= dict(address=f'https://example.com/{name}')
-    monkeypatch.setattr(weights, '_entries', lambda: [*index.items()])
+    (tmp_path / 'index.json').write_text(json.dumps(index))
+    monkeypatch.setattr(weights, 'INDEX', tmp_path / 'index.json')
     assert 'deit_tiny-imagenet' in [value for _, value in app.page.name.choices]
     answer = ask_result(app, 1, 'deit_tiny-imagenet')
     assert answer['success'], answer

@@ -22,7 +22,7 @@ from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS
 from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.checkpoints.conversion import public
-from cpvt_backbones.checkpoints.reading import sources
+from cpvt_backbones.checkpoints.reading import finding
 
 COLUMN = dict(embed_dims=48, depth=2, num_heads=2, mlp_ratio=2.0)
 CLASSIFIER = 'cpvt_tiny_gap-imagenette'
@@ -81,16 +81,17 @@ def small(tmp_path, monkeypatch):
         monkeypatch.setitem(HIERARCHICAL_ARCHS, size, PYRAMID)
 
     def fetched(name):
-        built = public_backbone(f'timm://{name}')
+        built = public_backbone(name)
         model = dict(CPVT=CPVT, PyramidCPVT=PyramidCPVT)[built.pop('type')](**built)
         weights = {
             key.replace('pos_embed.0', 'pos_embed'): value
             for key, value in model.state_dict().items()
         }
-        save_file(weights, file := tmp_path / f'{name}.safetensors')
+        file = tmp_path / f'{name.removeprefix("timm://")}.safetensors'
+        save_file(weights, file)
         return file
 
-    monkeypatch.setattr(sources, '_fetch_timm', fetched)
+    monkeypatch.setattr(finding, 'fetch', fetched)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from eomt_peers import AuthorsEoMT, published
 from tiny import randomise
 from tiny_configs import WORKERLESS
 
-from cpvt_backbones.checkpoints.reading import sources
+from cpvt_backbones.checkpoints.reading.sources import cached_file
 from cpvt_backbones.toolboxes import published_classes, read_config
 from cpvt_backbones.weights import published_weights
 
@@ -54,7 +54,7 @@ def publish(name, classes):
     """Put a tiny model, under the names of its authors, where the file of a name is cached."""
     source = randomise(AuthorsEoMT(classes))
     source.attn_mask_probs.zero_()
-    file = sources._place(published_weights()[name].address)[2]
+    file = cached_file(published_weights()[name].address)
     file.parent.mkdir(parents=True)
     torch.save(published(source, 'network.'), file)
     assert published_classes(str(file)) == published_classes(name)

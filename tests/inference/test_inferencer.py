@@ -426,6 +426,7 @@ def test_safetensors_and_shipped_names_are_read(model, predictor, tmp_path, monk
     entry = dict(about='', backbone={}, config='', sha256=sha256)
     (tmp_path / 'index.json').write_text(json.dumps(dict(mine=entry)))
     monkeypatch.setattr(shipped, 'FOLDER', tmp_path)
+    monkeypatch.setattr(shipped, 'INDEX', tmp_path / 'index.json')
     image = images()[0]
     expected, _ = Inferencer(predictor=predictor)(image, score_thr=0)
     for name in (file, 'mine'):

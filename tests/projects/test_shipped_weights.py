@@ -106,6 +106,7 @@ def ship(tmp_path, monkeypatch, trained):
     """The tool, which writes into an empty package."""
     (tmp_path / 'package').mkdir()
     monkeypatch.setattr(weights, 'FOLDER', tmp_path / 'package')
+    monkeypatch.setattr(weights, 'INDEX', tmp_path / 'package/index.json')
     state = dict(trained.state_dict(), **{'to_teacher.weight': torch.ones(3)})
     torch.save(dict(state_dict=state, optimizer=torch.zeros(9)), tmp_path / 'epoch_1.pth')
     told = ['--commit', 'abc123', '--about', 'A small column']
@@ -143,7 +144,7 @@ def test_shipped_weights_are_the_trained_model_and_their_card_has_its_figures(
     found = CPVT.from_pretrained('small-toys').eval()(images)[0]
     torch.testing.assert_close(found, trained.backbone(images)[0], atol=2e-2, rtol=2e-2)
     model = MODELS.build(read_config(CONFIG).model)
-    load_weights(model, str(weights.shipped_file('small-toys')))
+    load_weights(model, str(weights.find_shipped('small-toys').file))
     for name, value in trained.state_dict().items():
         assert torch.equal(model.state_dict()[name], value.half().float())
 

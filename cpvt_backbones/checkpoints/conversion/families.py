@@ -1,7 +1,7 @@
 """Step ``recognise``: kinds of checkpoints by their keys, and the rules that rename the keys."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -375,43 +375,47 @@ def stored_weights(checkpoint: Any, *, ema: bool = False) -> Mapping[str, Any]:
         raise CheckpointError(
             f'checkpoint must be a dict of weights, got a {type(checkpoint).__name__}'
         )
-    stored = [
-        key for key in (*CONTAINERS, *EMA_CONTAINERS) if isinstance(checkpoint.get(key), Mapping)
-    ]
-    averaged = [key for key in stored if key in EMA_CONTAINERS]
-    keys = shorten([str(key) for key in checkpoint])
+    stored, averaged = _container(checkpoint, CONTAINERS), _container(checkpoint, EMA_CONTAINERS)
     if ema:
         # mmengine's EMAHook swaps the two on saving: `state_dict` has the average.
-        if 'state_dict' in stored and 'steps' in (checkpoint.get('ema_state_dict') or ()):
+        if stored == 'state_dict' and 'steps' in (checkpoint.get('ema_state_dict') or ()):
             return stored_weights(checkpoint['state_dict'])
         if not averaged:
             raise CheckpointError(
-                f'ema=True: the checkpoint has none of {", ".join(EMA_CONTAINERS)}; it has {keys}'
+                f'ema=True: the checkpoint has none of {", ".join(EMA_CONTAINERS)}; it has'
+                f' {shorten([*map(str, checkpoint)])}'
             )
-        return stored_weights(checkpoint[averaged[0]])
-    if len(stored) > len(
-        averaged
-    ):  # before tensors, because a script may store further tensors beside the weights
-        return stored_weights(checkpoint[stored[0]])
+        return stored_weights(checkpoint[averaged])
+    if stored:  # before tensors, because a script may store further tensors beside the weights
+        return stored_weights(checkpoint[stored])
     if any(isinstance(value, Tensor) for value in checkpoint.values()):
         return checkpoint
     # Models of one training, such as `teacher` and `student` of DINO: `recognise` picks one.
     models = {
         f'{name}.{key}': value
         for name, part in checkpoint.items()
-        if isinstance(part, Mapping) and name not in averaged
+        if isinstance(part, Mapping) and name not in EMA_CONTAINERS
         for key, value in part.items()
         if isinstance(value, Tensor)
     }
     if models:
         return models
     if averaged:
-        print_log(f'averaged weights ({averaged[0]!r}) are taken: there are no others', 'current')
-        return stored_weights(checkpoint[averaged[0]])
+        print_log(f'averaged weights ({averaged!r}) are taken: there are no others', 'current')
+        return stored_weights(checkpoint[averaged])
+    keys = shorten([*map(str, checkpoint)])
     fault = f'has no weights: no tensors, and none of {", ".join(CONTAINERS)}; it has {keys}'
     raise CheckpointError(
         f'the checkpoint {fault if checkpoint else "is empty: a dict without a key"}'
     )
+
+
+def _container(checkpoint: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Return the first of these keys that holds a dict; ``''`` without one."""
+    for key in keys:
+        if isinstance(checkpoint.get(key), Mapping):
+            return key
+    return ''
 
 
 @dataclass(frozen=True)

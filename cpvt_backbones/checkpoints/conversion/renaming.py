@@ -55,8 +55,11 @@ def rename(source: Recognised) -> Renamed:
         parts = {re.sub(r'^fc_norm\.', 'norm.', name): part for name, part in parts.items()}
         notes.append(Reason.POOLED_NORM)
     stripped = {old: theirs for theirs, (old, _) in source.weights.items()}
-    pairs = [(old, name) for name, part in parts.items() for old in part.keys]
-    pairs = [(old, new) for old, new in pairs if stripped[old] != new]
+    pairs = []
+    for name in parts:
+        for old in parts[name].keys:
+            if stripped[old] != name:
+                pairs.append((old, name))
     return Renamed(source, parts, pairs, dropped, notes)
 
 

@@ -125,32 +125,31 @@ def report_conversion(
     source, parts = renamed.source, renamed.parts
     wanted = model.state_dict()
     patterns = [allow_missing] if isinstance(allow_missing, str) else list(allow_missing)
-    shapes = {
-        key: (tuple(part.value.shape), tuple(wanted[key].shape))
-        for key, part in fitted.parts.items()
-        if key in wanted
-    }
-    left_over = {
-        part.keys[0]: _left_over(key, wanted, model)
-        for key, part in fitted.parts.items()
-        if key not in wanted
-    }
-    not_needed = {key: why for key, why in left_over.items() if isinstance(why, Reason)}
-    unfit = {key: why for key, why in left_over.items() if not isinstance(why, Reason)}
-    lacking = [key for key in wanted if key not in fitted.parts and not _COMPUTED.search(key)]
-    return ConversionReport(
+    report = ConversionReport(
         source=source.family.name,
         target=type(model).__name__,
         prefix=source.prefix,
-        loaded=[key for key, (old, new) in shapes.items() if old == new and fitted.parts[key].keys],
         renamed=renamed.pairs,
-        dropped=source.dropped | renamed.dropped | fitted.dropped | not_needed,
+        dropped=source.dropped | renamed.dropped | fitted.dropped,
         added=fitted.added,
-        missing={key: _reason_to_lack(key, model, patterns) for key in lacking},
-        mismatched={key: pair for key, pair in shapes.items() if pair[0] != pair[1]},
-        refused=_other_windows(parts, wanted) | _other_rotation(parts, model) | unfit,
+        refused=_other_windows(parts, wanted) | _other_rotation(parts, model),
         notes=renamed.notes + _notes(source, parts, model) + fitted.notes,
     )
+    for key, part in fitted.parts.items():
+        if key not in wanted:
+            why = _left_over(key, wanted, model)
+            if isinstance(why, Reason):
+                report.dropped[part.keys[0]] = why
+            else:
+                report.refused[part.keys[0]] = why
+        elif part.value.shape != wanted[key].shape:
+            report.mismatched[key] = tuple(part.value.shape), tuple(wanted[key].shape)
+        elif part.keys:
+            report.loaded.append(key)
+    for key in wanted:
+        if key not in fitted.parts and not _COMPUTED.search(key):
+            report.missing[key] = _reason_to_lack(key, model, patterns)
+    return report
 
 
 def _reason_to_lack(key: str, model: nn.Module, patterns: Iterable[str]) -> str:

@@ -1,9 +1,13 @@
-"""Finds the file of a checkpoint by a name, an address or a folder."""
+"""Finds the file of a checkpoint by a name, an address or a folder.
+
+A work directory may hold files of several trainings, and of trainings that were killed.
+"""
 
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,19 +15,20 @@ from typing import Any
 from cpvt_backbones.checks import check_path
 from cpvt_backbones.text import printable
 from cpvt_backbones.weights import (
-    published_weights,
-    shipped_file,
+    PublishedWeights,
+    ShippedWeights,
+    named_models,
     shipped_weights,
     similar_names,
 )
 
 from ..report import CheckpointError, shorten
-from .best import best_checkpoint
 from .opening import open_checkpoint, saved_state
-from .sources import ACCEPTED, WEIGHTS, fetch, fetch_published
+from .sources import ACCEPTED, WEIGHTS, fetch, published_of, warn_once
 
 POINTER = 'last_checkpoint'
 INTERRUPTED = 'interrupted.pth'  # for preempted trainings; the next regular checkpoint replaces it
+_BEST = re.compile(r'best_(?P<metric>.+)_(?:epoch|iter)_(?P<step>\d+)')
 _STEP = re.compile(r'(epoch|iter)_(\d+)(?:\.pth)?')
 _SUFFIXES = ('.safetensors', '.bin', '.pth', '.pt', '.ckpt')
 
@@ -65,9 +70,12 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
         raise CheckpointError(f"checkpoint must be {ACCEPTED}, got ''")
     if '://' in str(checkpoint):
         return fetch(str(checkpoint))
-    path = shipped_file(checkpoint).expanduser()
-    if not path.exists() and (published := published_weights().get(str(checkpoint))):
-        return fetch_published(published)
+    named = named_models().get(str(checkpoint))
+    if isinstance(named, ShippedWeights):
+        return named.file
+    path = Path(checkpoint).expanduser()
+    if named is not None and not path.exists():
+        return _fetch_published(named)
     if path.is_dir():
         return _file_in(path, argument)
     if not path.is_file():
@@ -80,11 +88,23 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
     return path
 
 
+def _fetch_published(published: PublishedWeights) -> Path:
+    """Return the cached file of a published model; its errors have the name and the size."""
+    try:
+        return fetch(published.address)
+    except CheckpointError as error:
+        size = f'{published.parameters * 4 / 1e6:,.0f} MB'
+        problem = str(error).removeprefix('checkpoint: ')
+        raise CheckpointError(
+            f'checkpoint: {published.name!r} (about {size}): {problem}'
+        ) from error
+
+
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint, weights only: nothing in the file is imported or run.
 
     Checksums in a ``.pth`` file are verified, and so is a SHA-256 in the name,
-    ``name-<8 or 64 hex digits>.pth``, or in ``name.pth.sha256``.
+    ``name-<8 or 64 hex digits>.pth``.
 
     Args:
         path: ``.safetensors`` file, file of ``torch.save`` (``.pth``, ``.pt``, ``.bin``, ...),
@@ -111,7 +131,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     try:
         return open_checkpoint(file)
     except CheckpointError as error:
-        if '://' not in str(path):
+        if '://' not in str(path) and published_of(str(path)) is None:
             raise
         advice = f'it is in a cache: delete {str(file.resolve())!r} to fetch it again'
         raise CheckpointError(f'{error}; {advice}') from error
@@ -264,3 +284,121 @@ def _iteration(path: Path, warn: Callable[[str], object]) -> int:
     why = 'it has no meta.iter, as the checkpoint of a training has'
     warn(printable(f'{path} is skipped: {why}'))
     return -1
+
+
+# -- the best checkpoint of a work directory
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A checkpoint of a training, with what it stores about itself.
+
+    Args:
+        file: Path of the checkpoint.
+        experiment: Name of the training run; ``''`` if not stored.
+        time: Stored text of the time of writing, and modification time of the file.
+        iteration: Iteration; -1 if not stored.
+        state: Best checkpoints and scores so far, by mmengine's keys.
+    """
+
+    file: Path
+    experiment: str
+    time: tuple[str, int]
+    iteration: int
+    state: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, file: Path) -> '_Saved':
+        meta, state = saved_state(file)
+        iteration = meta.get('iter')
+        return cls(
+            file,
+            str(meta.get('experiment_name') or ''),
+            (str(meta.get('time') or ''), file.stat().st_mtime_ns),
+            iteration if isinstance(iteration, int) else -1,
+            state,
+        )
+
+    @property
+    def metric(self) -> str:
+        """Metric of a best checkpoint."""
+        match = _BEST.fullmatch(self.file.stem)
+        return match['metric'] if match else self.file.stem
+
+    @property
+    def score(self) -> float | None:
+        """Best score of the metric so far."""
+        return self.score_of(self.metric)
+
+    def score_of(self, metric: str) -> float | None:
+        """Return the best score of a metric so far; mmengine has other keys for several metrics."""
+        keys = ('best_score', f'best_score_{metric}')
+        found = [value for key, value in self.state.items() if key.replace('/', '_') in keys]
+        return found[0] if found else None
+
+    @property
+    def step(self) -> int:
+        """Epoch or iteration in the name of a best checkpoint."""
+        match = _BEST.fullmatch(self.file.stem)
+        return int(match['step']) if match else -1
+
+    def is_not_before(self, other: '_Saved') -> bool:
+        """``True`` if this file was written after another one of the same run, or with it."""
+        is_later = self.time[1] >= other.time[1]
+        if self.time[0] and other.time[0]:
+            is_later = self.time[0] >= other.time[0]
+        return is_later and self.iteration >= other.iteration
+
+
+def best_checkpoint(folder: Path, newest: Path | None) -> Path | None:
+    """Find the best checkpoint of the newest training in a folder.
+
+    A resumed training counts as one training. The log names leftover best checkpoints: those of
+    earlier trainings, and those that a killed training had replaced but not yet deleted.
+
+    Args:
+        folder: The work directory.
+        newest: Its newest checkpoint; see :func:`newest_checkpoint`.
+
+    Returns:
+        The file; ``None`` if the training has no best checkpoint, or several for several metrics.
+    """
+    found = [_Saved.of(file) for file in sorted(folder.glob('best_*.pth'))]
+    if not found:
+        return None
+    last = max(found, key=lambda one: one.time)
+    if newest is not None and newest.is_file():
+        last = _Saved.of(newest)
+    own = [one for one in found if _is_of(one, last)]
+    by_metric = {one.metric: one for one in sorted(own, key=lambda one: (one.iteration, one.step))}
+    chosen = next(iter(by_metric.values())).file if len(by_metric) == 1 else None
+    left = [one.file.name for one in found if one not in by_metric.values()]
+    _report(folder, chosen or newest, left, [*by_metric])
+    return chosen
+
+
+def _is_of(best: _Saved, last: _Saved) -> bool:
+    """``True`` if a best checkpoint belongs to the training of the last checkpoint."""
+    if best.file == last.file or best.file.name in last.state.values():
+        return True
+    if best.experiment and best.experiment == last.experiment:
+        return True
+    # A resumed training has a new name, and stores the best score but not the file.
+    if best.score is not None and best.score == last.score_of(best.metric):
+        return True
+    # Nothing is known about files without a run's name, such as converted ones.
+    return not (best.experiment and last.experiment) or best.is_not_before(last)
+
+
+def _report(folder: Path, taken: Path | None, left: Sequence[str], metrics: Sequence[str]) -> None:
+    name = taken.name if taken else 'none'
+    if left:
+        warn_once(
+            f'{str(folder)!r} has {shorten([*left])} of an earlier or interrupted training;'
+            f' {name} is taken'
+        )
+    if len(metrics) > 1:
+        warn_once(
+            f'{str(folder)!r} has a best checkpoint for each of {shorten([*metrics])}; {name} is'
+            ' taken: name a file to take another'
+        )

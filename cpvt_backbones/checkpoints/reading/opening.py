@@ -128,7 +128,8 @@ def stored_source(file: Path) -> str:
 def file_metadata(file: Path) -> dict[str, Any]:
     """Return ``meta`` of a file of ``torch.save``, or the metadata of a safetensors file.
 
-    Unlike in :func:`open_checkpoint`, it contains the stored config, which must never be run.
+    Unlike in :func:`open_checkpoint`, it contains the stored config, which must never be run. The
+    weights stay on the disk, unread and unchecked.
 
     Raises:
         CheckpointError: The file cannot be read.
@@ -142,7 +143,7 @@ def file_metadata(file: Path) -> dict[str, Any]:
             reason = str(error).split('\n')[0][:300]
             fault = f'is truncated or not a safetensors file ({reason})'
             raise CheckpointError(f'checkpoint: {str(file)!r} {fault}') from error
-    meta = _read(file).get('meta')
+    meta = _read(file, whole=False).get('meta')
     return meta if isinstance(meta, dict) else {}
 
 
@@ -153,7 +154,7 @@ def saved_state(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     reports the error.
     """
     try:
-        content = _read(file)
+        content = _read(file, whole=False)
     except (CheckpointError, OSError):
         return {}, {}
     meta, hub = content.get('meta'), content.get('message_hub')
@@ -167,14 +168,20 @@ def saved_state(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return meta if isinstance(meta, dict) else {}, best
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, *, whole: bool = True) -> dict[str, Any]:
+    """Read a file; without ``whole``, for what is stored beside the weights."""
     if file.stat().st_size == 0:
         raise CheckpointError(f'checkpoint: the file {str(file)!r} is empty')
     if file.name.endswith(INDEX):
         return _read_shards(file)
-    _check_hash(file)
+    if whole:
+        _check_hash(file)
     _check_format(file)
-    content = _read_safetensors(file) if file.suffix == '.safetensors' else read_pickled(file)
+    content: Any = None
+    if file.suffix == '.safetensors':
+        content = _read_safetensors(file)
+    else:
+        content = read_pickled(file, whole=whole)
     weights = content.get('state_dict', content) if isinstance(content, dict) else content
     if not isinstance(weights, dict) or not all(isinstance(key, str) for key in weights):
         found = f'a {type(weights).__name__}, not a dict of weights by name'
@@ -187,7 +194,10 @@ def _check_format(file: Path) -> None:
     with file.open('rb') as stream:
         head = stream.read(64)
     safetensors = head[8:9] == b'{' and int.from_bytes(head[:8], 'little') < file.stat().st_size
-    found = next((advice for start, advice in _OTHER_FORMATS if head.startswith(start)), None)
+    found = None
+    for start, advice in _OTHER_FORMATS:
+        if head.startswith(start):
+            found = advice
     if head.lstrip()[:9].lower().startswith((b'<!doctype', b'<html')):
         found = 'a web page: the download failed, or needs a login'
     elif safetensors:
@@ -251,24 +261,15 @@ def _is_file_name(name: str) -> bool:
 
 
 def _check_hash(file: Path) -> None:
-    """Compare the file with its SHA-256: 64 or 8 digits in its name, or the file beside it."""
-    sidecar = Path(f'{file}.sha256')
-    source, advice = 'its name', 'fetch it again'
+    """Compare the file with the SHA-256 in its name, 64 or 8 digits."""
     wanted = file.resolve().name  # as huggingface_hub's cache names its files
     if not _SHA256.fullmatch(wanted):
         wanted = hash_in_name(file.stem)
-    if len(wanted) < 64 and sidecar.is_file():
-        source, wanted = repr(str(sidecar)), sidecar.read_text('utf-8', 'replace').lower()[:64]
-        if not _SHA256.fullmatch(wanted):
-            fault = f'{source} must begin with a SHA-256 of 64 hexadecimal digits'
-            raise CheckpointError(f'checkpoint: {fault}, got {wanted!a}')
-    if len(wanted) == 8:
-        advice += (
-            ', or, if the name has another meaning, such as a commit, rename it or write its'
-            f' SHA-256 to {str(sidecar)!r}'
-        )
     if wanted and not (found := sha256_of(file)).startswith(wanted):
-        fault = f'its SHA-256 is {found}, not {wanted} as in {source}; {advice}'
+        advice = 'fetch it again'
+        if len(wanted) == 8:
+            advice += ', or rename it if these digits have another meaning, such as a commit'
+        fault = f'its SHA-256 is {found}, not {wanted} as in its name; {advice}'
         raise CheckpointError(f'checkpoint: {str(file)!r} is damaged: {fault}')
 
 
@@ -321,10 +322,13 @@ def _remove_instructions(content: dict[str, Any]) -> None:
 # -- files of torch.save
 
 
-def read_pickled(file: Path) -> Any:
+def read_pickled(file: Path, *, whole: bool = True) -> Any:
     """Read tensors, plain data, NumPy arrays and numbers, and log buffers from ``torch.save``.
 
-    Tensors are on the CPU.
+    Args:
+        file: The file.
+        whole: Compare the checksums, and read the tensors, to the CPU. Otherwise, tensors of an
+            archive are mapped from the disk.
 
     Raises:
         CheckpointError: The file is damaged, has another format, needs an import, or holds tensors
@@ -332,10 +336,10 @@ def read_pickled(file: Path) -> Any:
     """
     name = f'checkpoint: {str(file)!r}'
     try:
-        _check_archive(file)
+        is_archive = _check_archive(file, whole=whole)
         if _has_arrays(file):
             return _to_tensors(_plain(_load_arrays(file)))
-        return _plain(_load(file))
+        return _plain(_load(file, mmap=is_archive and not whole))
     except Exception as error:  # damage can raise anything in a zip reader and an unpickler
         reason = _reason(error)
         if isinstance(error, Refused):
@@ -359,7 +363,7 @@ def _reason(error: Exception) -> str:
     return message.split('\n')[0][:300].split('. ')[0]
 
 
-def _load(file: Path) -> Any:
+def _load(file: Path, *, mmap: bool) -> Any:
     """Load with stand-ins for ``STAND_INS``, and without classes that the user's code allows."""
     with _LOCK, warnings.catch_warnings():
         warnings.filterwarnings('ignore', 'Detected pickle protocol')
@@ -367,7 +371,7 @@ def _load(file: Path) -> Any:
         torch.serialization.clear_safe_globals()
         torch.serialization.add_safe_globals([*_CLASSES, *_ALLOWED_LATER])
         try:
-            return torch.load(file, map_location='cpu', weights_only=True)
+            return torch.load(file, map_location='cpu', weights_only=True, mmap=mmap)
         except pickle.UnpicklingError as error:
             _explain(str(error))
             raise
@@ -426,32 +430,36 @@ def _explain(message: str) -> None:
         raise Refused('its pickle is of protocol 4 or later; torch.save writes protocol 2')
 
 
-def _check_archive(file: Path) -> None:
-    """Refuse archives of other formats, and compare the checksums, which torch ignores."""
+def _check_archive(file: Path, *, whole: bool) -> bool:
+    """Refuse archives of other formats; compare the checksums, which torch ignores, if ``whole``.
+
+    Returns:
+        Whether the file is an archive, as of ``torch.save`` since 1.6.
+    """
     with file.open('rb') as stream:
         is_zip = stream.read(4) == b'PK\x03\x04'  # torch's own test
     if not is_zip:
         # Before 2.6, torch's weights-only loader ran code in tar files (CVE-2025-32434).
         if tarfile.is_tarfile(file):
             raise Refused('it is a tar archive: unpack it, or save its weights by torch.save')
-        return
+        return False
     with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        names = [member.filename for member in members]
-        if names and all(name.endswith('.npy') for name in names):
-            raise Refused(
-                'it is an archive of NumPy (.npz): load it into a model of the package that reads'
-                ' it, and save its state_dict'
-            )
-        if any(name.endswith('/constants.pkl') for name in names):
-            raise Refused(
-                'it is a TorchScript archive, which has code: if you trust it, open it by'
-                ' torch.jit.load and save its state_dict'
-            )
-        if any(member.external_attr & FOLDER for member in members):
-            raise ValueError('a record in it is marked as a folder, which torch does not read')
-        if damaged := archive.testzip():
+        for member in archive.infolist():
+            if member.filename.endswith('.npy'):
+                raise Refused(
+                    'it is an archive of NumPy (.npz): load it into a model of the package that'
+                    ' reads it, and save its state_dict'
+                )
+            if member.filename.endswith('/constants.pkl'):
+                raise Refused(
+                    'it is a TorchScript archive, which has code: if you trust it, open it by'
+                    ' torch.jit.load and save its state_dict'
+                )
+            if member.external_attr & FOLDER:
+                raise ValueError('a record in it is marked as a folder, which torch does not read')
+        if whole and (damaged := archive.testzip()):
             raise ValueError(f'wrong checksum of {damaged}')
+    return True
 
 
 def _plain(value: Any, path: tuple[Any, ...] = ()) -> Any:

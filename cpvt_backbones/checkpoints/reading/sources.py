@@ -1,19 +1,19 @@
 """Downloads weights from URLs and model hubs: timm, mmpretrain, Hugging Face.
 
-torch.hub and huggingface_hub download and cache. This module decides where a file belongs and which
-SHA-256 it must have.
+torch.hub and huggingface_hub download and cache. This module decides where a file belongs. Its
+SHA-256, if known, is in its name in the cache, and :mod:`.opening` compares it with the content.
 """
 
 import errno
 import hashlib
 import logging
 import re
-import secrets
 import sys
 from collections.abc import Sequence
 from functools import cache
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -29,7 +29,7 @@ from cpvt_backbones.weights import PublishedWeights, hash_in_name, published_wei
 
 from ..report import CheckpointError
 from .opening import INDEX, shards_of
-from .writing import FULL, atomic_write
+from .writing import FULL
 
 SAVED = 'model.safetensors'
 # The first existing file of a folder or repository is used, as in transformers.
@@ -43,20 +43,24 @@ ACCEPTED = (
     'a file, a folder, an https:// address, or timm://NAME, hf://USER/REPOSITORY or'
     ' mmpretrain://NAME'
 )
-_TIMEOUT = 30.0  # seconds to wait for an answer
+TIMEOUT = 30.0  # seconds to wait for an answer
 _FRAGMENT = re.compile('sha256=([0-9a-f]{64})')
 _SHA256 = re.compile('[0-9a-f]{64}')
+_UNCHECKED = '{}: its SHA-256 is not known, so {!r} is not checked; {}'
 # Errors of a disk, not of a network.
 _LOCAL = {*FULL, errno.EACCES, errno.EEXIST, errno.EFBIG, errno.ENOTDIR, errno.EPERM, errno.EROFS}
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning once per process, because a command looks for its weights several times."""
+    print_log(printable(text), 'current', logging.WARNING)
 
 
 def fetch(checkpoint: str) -> Path:
     """Return the cached file of a name or address with ``://``; download it if needed."""
     scheme, _, name = checkpoint.partition('://')
     if scheme in ('https', 'http'):
-        if '@' in re.split('[/?#]', name)[0]:
-            accepted = 'an address without user name and password; else fetch the file yourself'
-            raise CheckpointError(f'checkpoint must be {accepted}')
         return _fetch_address(checkpoint)
     if scheme not in ('timm', 'hf', 'mmpretrain'):
         raise CheckpointError(f'checkpoint must be {ACCEPTED}, got {checkpoint!r}')
@@ -70,22 +74,6 @@ def fetch(checkpoint: str) -> Path:
         raise CheckpointError(f"checkpoint: {fault}: pip install 'cpvt_backbones[cls]'") from error
 
 
-def fetch_published(published: PublishedWeights) -> Path:
-    """Return the cached file of a published model; download it if needed.
-
-    Raises:
-        CheckpointError: The message has name, size and address, and where to put the file.
-    """
-    try:
-        return fetch(published.address)
-    except CheckpointError as error:
-        size = f'{published.parameters * 4 / 1e6:,.0f} MB'
-        problem = str(error).removeprefix('checkpoint: ')
-        raise CheckpointError(
-            f'checkpoint: {published.name!r} (about {size}): {problem}'
-        ) from error
-
-
 def published_of(checkpoint: str) -> PublishedWeights | None:
     """Return the published model of a name or of its cached file, else ``None``.
 
@@ -95,9 +83,39 @@ def published_of(checkpoint: str) -> PublishedWeights | None:
         if checkpoint == published.name:
             return published
         if published.address.startswith('https://'):
-            if checkpoint == str(_place(published.address)[2]):
+            if checkpoint == str(cached_file(published.address)):
                 return published
     return None
+
+
+def cached_file(address: str) -> Path:
+    """Return where the file of an ``https://`` address is cached.
+
+    A name with a hash identifies the content and is cached like in torch.hub. The name of another
+    file gets the SHA-256 at the end of the address. Without one, the file gets a folder per
+    address, because ``best.safetensors`` is the name of many.
+
+    Raises:
+        CheckpointError: The address is malformed.
+    """
+    url, _, fragment = address.partition('#')
+    digest = _FRAGMENT.fullmatch(fragment)
+    if fragment and not digest:
+        accepted = 'an address may end in #sha256=<64 hexadecimal digits>'
+        raise CheckpointError(f'checkpoint: {accepted}, got #{fragment!a:.100}')
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        fault = f'{url.partition("?")[0]!r} is not an address: {error}'
+        raise CheckpointError(f'checkpoint: {fault}') from error
+    name = parts.path.rpartition('/')[2]
+    file = Path(name if name not in ('', '.', '..') else 'checkpoint')
+    if digest:
+        return _cache(f'{file.stem}-{digest[1]}{file.suffix}')
+    if hash_in_name(file.stem):
+        return _cache(file.name)
+    folder = re.sub('[^a-z0-9.-]', '_', f'{parts.hostname}')[:60]
+    return _cache(f'{folder}-{hashlib.sha256(address.encode()).hexdigest()[:16]}/{file}')
 
 
 def _cache(name: str) -> Path:
@@ -118,84 +136,35 @@ def _failed(source: str, error: Exception, file: Path) -> CheckpointError:
     return CheckpointError(f'checkpoint: {source} could not be fetched ({reason}); {advice}')
 
 
-def _place(address: str) -> tuple[str, str, Path, bool]:
-    """Parse an address.
-
-    Returns:
-        The address without fragment, the start of its SHA-256, the cached file, and whether the
-        fragment contains the SHA-256.
-    """
-    url, _, fragment = address.partition('#')
-    digest = _FRAGMENT.fullmatch(fragment)
-    if fragment and not digest:
-        accepted = 'an address may end in #sha256=<64 hexadecimal digits>'
-        raise CheckpointError(f'checkpoint: {accepted}, got #{fragment!a:.100}')
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise CheckpointError(f'checkpoint: {_shown(url)!r} is not an address: {error}') from error
-    name = parts.path.rpartition('/')[2]
-    name = name if name not in ('', '.', '..') else 'checkpoint'
-    wanted = digest[1] if digest else hash_in_name(Path(name).stem)
-    file = _cache(name)
-    if digest or not wanted:
-        folder = re.sub('[^a-z0-9.-]', '_', f'{parts.hostname}')[:60]
-        file = _cache(f'{folder}-{hashlib.sha256(address.encode()).hexdigest()[:16]}/{name}')
-    return url, wanted, file, digest is not None
-
-
 def _fetch_address(address: str) -> Path:
-    """Return the cached file of an address; download it if needed.
-
-    A name with a hash identifies the content and is cached like in torch.hub. Other files get a
-    folder per address, because ``best.safetensors`` is the name of many.
-    """
-    url, wanted, file, digest = _place(address)
+    """Return the cached file of an address; download it if needed."""
+    if '@' in re.split('[/?#]', address.partition('://')[2])[0]:
+        accepted = 'an address without user name and password; else fetch the file yourself'
+        raise CheckpointError(f'checkpoint must be {accepted}')
+    url, file = address.partition('#')[0], cached_file(address)
+    shown = url.partition('?')[0]  # a query may contain a token
+    wanted = hash_in_name(file.stem)
     if url.startswith('http://') and len(wanted) < 64 and not file.is_file():
-        _warn(
-            f'{_shown(url)}: whoever is on the way of http:// can change the weights; use'
-            ' https://, or append #sha256=<64 digits>'
+        warn_once(
+            f'{shown}: whoever is on the way of http:// can change the weights; use https://, or'
+            ' append #sha256=<64 digits>'
         )
     elif not wanted:
-        _warn_unchecked(_shown(url), file, 'append #sha256=<64 digits> to check it')
-    if file.is_file():
-        _check_cached(file, wanted, 'its address' if digest else 'its name')
-        return file
-    try:
-        _download(url, file, wanted)
-    except (OSError, HTTPException, ValueError) as error:
-        raise _failed(_shown(url), error, file) from error
-    if digest:
-        with atomic_write(f'{file}.sha256') as sidecar:  # instead of a hash in its name
-            sidecar.write(wanted.encode())
+        advice = 'append #sha256=<64 digits> to check it'
+        warn_once(_UNCHECKED.format(shown, str(file), advice))
+    if not file.is_file():
+        try:
+            _download(url, file, wanted)
+        except (OSError, HTTPException, ValueError) as error:
+            raise _failed(shown, error, file) from error
     return file
-
-
-def _shown(url: str) -> str:
-    """Return an address without its query, which may contain a token."""
-    return url.partition('?')[0]
-
-
-@cache
-def _warn(text: str) -> None:
-    """Log a warning once per process."""
-    print_log(printable(text), 'current', logging.WARNING)
-
-
-def _warn_unchecked(source: str, file: Path, advice: str) -> None:
-    _warn(f'{source}: its SHA-256 is not known, so {str(file)!r} is not checked; {advice}')
-
-
-def _check_cached(file: Path, wanted: str, source: str) -> None:
-    """Raise CheckpointError for a file with another SHA-256."""
-    if wanted and not (found := sha256_of(file)).startswith(wanted):
-        fault = f'its SHA-256 is {found}, not {wanted} as in {source}'
-        advice = f'delete {str(file)!r} to fetch it again'
-        raise CheckpointError(f'checkpoint: {str(file)!r} is damaged: {fault}; {advice}')
 
 
 def _download(url: str, file: Path, wanted: str) -> None:
     """Download a file by torch.hub, with its bar in a terminal; an error leaves no file.
+
+    torch.hub follows redirects from https:// to http://, waits for ever, and accepts a truncated
+    answer. So the first request finds the address after all redirects, and the length.
 
     Args:
         url: The address without fragment.
@@ -207,15 +176,15 @@ def _download(url: str, file: Path, wanted: str) -> None:
             https:// address redirects to another scheme.
         OSError, HTTPException: The connection failed, or the file cannot be written.
     """
-    source, length = _follow(url)
+    request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
+    with build_opener(SafeRedirects).open(request, timeout=TIMEOUT) as response:
+        source, length = response.url, response.headers.get('Content-Length')
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f'.{file.name[:40]}.{secrets.token_hex(4)}.part')
-    try:
+    with TemporaryDirectory(dir=file.parent, prefix='.') as folder:
+        part = Path(folder, 'part')
         torch.hub.download_url_to_file(source, str(part), progress=sys.stderr.isatty())
         _check_answer(part, length, wanted)
         part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _check_answer(part: Path, length: str | None, wanted: str) -> None:
@@ -238,27 +207,18 @@ def _check_answer(part: Path, length: str | None, wanted: str) -> None:
     raise InputError(fault)
 
 
-class _SafeRedirects(HTTPRedirectHandler):
+class SafeRedirects(HTTPRedirectHandler):
     """Redirect handler that follows https:// to https:// only."""
 
     def redirect_request(
         self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Request | None:
+        """Return the next request; ``ValueError`` for another scheme."""
         scheme = urlsplit(newurl).scheme
         if scheme not in ('https', req.type):
             fp.close()
             raise InputError(f'{req.type}:// leads to {scheme}://, which is not followed')
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _follow(url: str) -> tuple[str, str | None]:
-    """Return the address after all redirects, and the length of the answer in bytes if known.
-
-    torch.hub follows redirects from https:// to http://, and accepts a truncated answer.
-    """
-    request = Request(url, headers={'User-Agent': 'cpvt_backbones'})
-    with build_opener(_SafeRedirects).open(request, timeout=_TIMEOUT) as response:
-        return response.url, response.headers.get('Content-Length')
 
 
 def _fetch_timm(name: str) -> Path:
@@ -299,11 +259,13 @@ def _fetch_hub(name: str, repository: str, file_names: Sequence[str]) -> Path:
         own = _own_copy(repository, file_name)
         if own.is_file():
             if own.suffix != '.json':
-                _warn_unchecked(name, own, 'delete it to take the one of the hub')
+                advice = 'delete it to take the one of the hub'
+                warn_once(_UNCHECKED.format(name, str(own), advice))
             return own
     file_name, file = _download_from_hub(name, repository, file_names)
     if file.suffix != '.json' and not _SHA256.fullmatch(file.resolve().name):
-        _warn_unchecked(name, file, 'the cache of the hub does not say it either')
+        advice = 'the cache of the hub does not say it either'
+        warn_once(_UNCHECKED.format(name, str(file), advice))
     if file_name.endswith(INDEX):
         for shard in shards_of(file):
             _download_from_hub(name, repository, [f'{PurePosixPath(file_name).with_name(shard)}'])
