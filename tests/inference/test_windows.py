@@ -1,10 +1,6 @@
-"""Images read by windows: predictions equal to those of images in memory, georeference,
-refusals.
-"""
+"""Images read by windows: predictions equal to those of images in memory, georeference."""
 
 import json
-import sys
-import warnings
 
 import cv2
 import numpy as np
@@ -13,31 +9,15 @@ from folder_runs import run, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 from local_models import BlockDetector, BlockInstances, LocalSegmentor
-from PIL import Image
+from raster_files import TRANSFORM, write_tiff
 
-from cpvt_backbones.images import windows
-from cpvt_backbones.images.reading import to_8_bits
-from cpvt_backbones.images.value_range import ValueRange
-from cpvt_backbones.inference import ImageError, Inferencer, find_images, read_image, sizes
+from cpvt_backbones.inference import Inferencer, read_image, sizes
 from cpvt_backbones.inference.predictions import decode_mask, encode_mask
 from cpvt_backbones.inference.sizes import Resized
 
 rasterio = pytest.importorskip('rasterio')
 pytest.importorskip('shapely')
 BOUNDS = dict(max_pixels=64 * 64 * 2, tile_size=64, overlap=20)
-TRANSFORM = (10.0, 0.0, 500000.0, 0.0, -10.0, 5000000.0)
-
-
-def write_tiff(path, bands, *, georeference=False, **layout):
-    """Write (bands, H, W); tiled by default."""
-    place = dict(crs='EPSG:32633', transform=rasterio.Affine(*TRANSFORM)) if georeference else {}
-    layout = dict(driver='GTiff', tiled=True, blockxsize=64, blockysize=64, compress='lzw') | layout
-    size = dict(count=len(bands), height=bands.shape[1], width=bands.shape[2], dtype=bands.dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        with rasterio.open(path, 'w', **size, **layout, **place) as file:
-            file.write(bands)
-    return path
 
 
 @pytest.fixture(scope='module')
@@ -155,95 +135,6 @@ def test_pixels_without_data_are_of_no_class(kind, limit, picture, tmp_path):
         image = read_image(path)[..., ::-1]
         unchanged = (drawn[: len(image)] == image).all(axis=-1)  # without the legend
         assert unchanged[60:120, 100:250].all() == (kind != 'one band')
-
-
-def test_a_chosen_band_is_no_transparency(picture, tmp_path):
-    """GDAL takes a fourth band of 8 bits for alpha, such as near infrared, which is 0 on water."""
-    pixels = np.zeros((4, 40, 50), np.uint8)
-    path = write_tiff(tmp_path / 'a.tif', pixels, photometric='rgb', ALPHA='YES')
-    value_range = ValueRange(low=0, high=255, dtype='uint8', bands=(1, 2, 4))
-    assert windows.open_scene(path).missing((0, 40), (0, 50)).all()
-    assert windows.open_scene(path, value_range).missing((0, 40), (0, 50)) is None
-
-
-def test_kinds_of_pixels(tmp_path):
-    rng = np.random.default_rng(0)
-    rgba = rng.integers(0, 256, (4, 90, 70), np.uint8)
-    deep = rng.integers(0, 65536, (3, 90, 70)).astype(np.uint16)
-    for name, bands, layout in (
-        ('grey', rgba[:1], {}),
-        ('strips', rgba[:1], dict(tiled=False, blockysize=4)),
-        ('rgba', rgba, dict(photometric='rgb')),
-        ('deep', deep[:1], {}),
-        ('deep_rgb', deep, dict(photometric='rgb')),
-    ):
-        path = write_tiff(tmp_path / f'{name}.tif', bands, **layout)
-        image = windows.open_image(path, name=name, read_limit=10)
-        assert image.shape == (90, 70, 3)
-        expected = read_image(path)[10:75, 3:70]
-        np.testing.assert_array_equal(image[10:75, 3:70], expected, err_msg=name)
-    # Pillow is not asked to read this one.
-    lossless = dict(quality='100', reversible='yes', tiled=False, compress=None)
-    lossless['driver'] = 'JP2OpenJPEG'
-    path = write_tiff(tmp_path / 'a.jp2', rgba[:3], **lossless)
-    assert path in find_images(tmp_path)
-    image = windows.open_image(path, name='', read_limit=None)
-    np.testing.assert_array_equal(image[:90, :70][..., ::-1], np.moveaxis(rgba[:3], 0, 2))
-
-
-def test_refusals(scene, tmp_path, monkeypatch):
-    def refused(path, words, limit=10):
-        with pytest.raises(ImageError, match=words):
-            windows.open_image(path, name=str(path), read_limit=limit)
-
-    grey = np.zeros((1, 90, 70), np.uint8)
-    Image.fromarray(grey[0]).save(tmp_path / 'grey.png')
-    refused(tmp_path / 'grey.png', 'more than read_limit=10; decoding takes')
-    for mode in ('P', 'CMYK'):
-        Image.new(mode, (9, 9)).save(tmp_path / f'{mode}.tif')
-        refused(tmp_path / f'{mode}.tif', r'grey or RGB, got \d bands of uint8, (palette|cmyk)')
-    Image.fromarray(255 - grey[0]).save(tmp_path / 'white.tif', tiffinfo={262: 0})
-    Image.fromarray(grey[0]).save(tmp_path / 'turned.tif', tiffinfo={274: 6})
-    refused(tmp_path / 'turned.tif', 'more than read_limit=10; decoding takes .* memory$')
-    five = write_tiff(tmp_path / 'five.tif', np.zeros((5, 9, 9), np.uint8))
-    refused(five, 'got 5 bands of uint8', None)
-    refused(write_tiff(tmp_path / 'float.tif', grey.astype(np.float32)), 'got 1 bands of float32')
-    monkeypatch.setattr(windows, 'BLOCK_BYTES', 5000)
-    strip = write_tiff(tmp_path / 'strip.tif', grey, tiled=False, blockysize=90)
-    refused(strip, 'blocks of 70 x 90 px, too large .*; write it in tiles: gdal_translate')
-    assert windows.open_image(strip, name='', read_limit=None).shape == (90, 70, 3)
-    monkeypatch.setitem(sys.modules, 'rasterio', None)
-    refused(scene, 'reading by windows, a range or bands needs rasterio: pip install rasterio')
-
-
-@pytest.mark.parametrize('layout', [dict(tiled=True), dict(tiled=False, blockysize=7)])
-def test_planes_of_16_bits(tmp_path, layout):
-    """Without compression, Pillow decodes colours to other values, and fails on grey."""
-    pixels = np.random.default_rng(0).integers(0, 1 << 16, (3, 90, 70), np.uint16)
-    layout = layout | dict(interleave='band')
-    expected = np.moveaxis(pixels[::-1] >> 8, 0, 2)
-    plain = write_tiff(tmp_path / 'plain.tif', pixels, **layout, compress='none', photometric='RGB')
-    packed = write_tiff(tmp_path / 'packed.tif', pixels, **layout, photometric='RGB')
-    grey = write_tiff(tmp_path / 'grey.tif', pixels[:1], **layout, compress='none')
-    for file in (plain, grey):
-        with pytest.raises(ImageError, match='not compressed, in planes: Pillow does not read it'):
-            read_image(file)
-    image = windows.open_image(plain, name='')
-    np.testing.assert_array_equal(image[:90, :70], expected)
-    np.testing.assert_array_equal(read_image(packed), expected)
-    image = windows.open_image(grey, name='')
-    np.testing.assert_array_equal(image[:90, :70][..., 0], to_8_bits(pixels[0]))
-
-
-def test_values_that_pillow_takes_for_others_are_refused(tmp_path):
-    grey = np.full((1, 9, 7), 200, np.uint16)
-    white = write_tiff(tmp_path / 'white.tif', grey, photometric='MINISWHITE')
-    with pytest.raises(ImageError, match='16 bits in which 0 is white .* BlackIsZero'):
-        windows.open_image(white, name='')
-    for dtype in ('int8', 'int16', 'int32'):
-        signed = write_tiff(tmp_path / f'{dtype}.tif', np.full((1, 9, 7), -5, dtype))
-        with pytest.raises(ImageError, match='signed values have no agreed range; 8 and 16 bits'):
-            windows.open_image(signed, name='')
 
 
 def test_a_damaged_file_leaves_no_map(scene, tmp_path):

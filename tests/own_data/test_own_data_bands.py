@@ -1,7 +1,7 @@
 """A user's images of other bands or more than 8 bits: the model sees the same in training,
 prediction and exported files.
 
-Reading such files: tests/inference/test_value_range.py.
+Reading such files: tests/images/test_value_range.py.
 """
 
 import json
