@@ -151,15 +151,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     cli.add_config_arguments(parser)
     args = parser.parse_args(argv)
-    config, checkpoint, images = cli.split_model([args.config, *args.rest], images=True)
     predictor = ToolboxPredictor(
-        cfg=cli.config_from(args, config), checkpoint=checkpoint, device=args.device
+        cfg=cli.config_from(args), checkpoint=args.checkpoint, device=args.device
     )
     with Progress() as progress:
-        task = progress.add_task('Images', total=len(find_images(images)) * (1 + len(args.tiles)))
+        task = progress.add_task(
+            'Images', total=len(find_images(args.inputs)) * (1 + len(args.tiles))
+        )
         options = dict(long_side=args.long_side, tiles=args.tiles, score_thr=args.score_thr)
         records = measure_agreement(
-            predictor, images, on_image=lambda: progress.advance(task), **options
+            predictor, args.inputs, on_image=lambda: progress.advance(task), **options
         )
     write_table(args.out, records)
     cli.print_table(records)

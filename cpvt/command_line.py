@@ -482,9 +482,9 @@ def config_from(args: argparse.Namespace, path: str | os.PathLike[str] | None = 
 
 
 def add_model_arguments(parser: Parser, *, images: bool = False, exported: bool = False) -> None:
-    """Add ``CONFIG CHECKPOINT [IMAGE ...]``, as ``args.config`` and ``args.rest``.
+    """Add ``CONFIG CHECKPOINT [IMAGE ...]``, as ``args.config``, ``checkpoint`` and ``inputs``.
 
-    :func:`split_model` reads them.
+    :func:`split_model` tells them apart, when the arguments are checked.
     """
     alone = 'the name of a shipped or published model' + (
         ' or a file of cpvt export' if exported else ''
@@ -501,12 +501,13 @@ def add_model_arguments(parser: Parser, *, images: bool = False, exported: bool 
             return
         suffixes = plain.EXPORTED_SUFFIXES if exported else ()
         words = [args.config, *args.rest]
-        config, checkpoint, inputs = split_model(words, images=images, exported=suffixes)
-        if config is not None:
-            check_config(config)
-        for image in inputs:
+        found = split_model(words, images=images, exported=suffixes)
+        args.config, args.checkpoint, args.inputs = found
+        if args.config is not None:
+            check_config(args.config)
+        for image in args.inputs:
             check_image(image)
-        check_checkpoint(checkpoint)
+        check_checkpoint(args.checkpoint)
 
     parser.checks.append(check)
 

@@ -121,15 +121,14 @@ def _add_verification(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
-    config, checkpoint, _ = cli.split_model([args.config, *args.rest])
-    cli.print_file_of(checkpoint)
+    cli.print_file_of(args.checkpoint)
     _check_suffix(args)
     _check_int8(args)
     from cpvt_backbones.export import graph_of
     from cpvt_backbones.inference import ToolboxPredictor
 
-    cfg = cli.config_from(args, config)
-    predictor = ToolboxPredictor(cfg=cfg, checkpoint=checkpoint, device=args.device)
+    cfg = cli.config_from(args)
+    predictor = ToolboxPredictor(cfg=cfg, checkpoint=args.checkpoint, device=args.device)
     graph = graph_of(
         predictor.model, part=args.part, pixels=not args.normalised, logits=args.logits
     )

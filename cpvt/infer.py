@@ -133,14 +133,6 @@ def make_parser() -> argparse.ArgumentParser:
         help='exit code 1 if any image failed or has an unsupported format; default: only if all'
         ' failed',
     )
-    _add_sizes(parser)
-    _add_memory(parser)
-    _add_processes(parser)
-    cli.add_config_arguments(parser)
-    return parser
-
-
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
     size = parser.add_argument_group('size').add_mutually_exclusive_group()
     size.add_argument(
         '--scale',
@@ -152,16 +144,6 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     size.add_argument(
         '--long-side', type=cli.positive, metavar='PX', help='length of the longer side'
     )
-
-
-def parse_folder(text: str) -> str:
-    """Parse the path of a folder, which need not exist."""
-    if Path(text).exists() and not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f'{text!r} is a file, not a folder')
-    return text
-
-
-def _add_memory(parser: argparse.ArgumentParser) -> None:
     memory = parser.add_argument_group('memory')
     memory.add_argument(
         '--batch-size',
@@ -198,9 +180,6 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         metavar='N',
         help='maximum pixels of a file decoded as a whole',
     )
-
-
-def _add_processes(parser: argparse.ArgumentParser) -> None:
     processes = parser.add_argument_group('many processes (docs/scale.md)')
     processes.add_argument(
         '--shard',
@@ -213,70 +192,55 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
         action='store_true',
         help='merge the results of all shards after they have ended',
     )
+    cli.add_config_arguments(parser)
+    return parser
+
+
+def parse_folder(text: str) -> str:
+    """Parse the path of a folder, which need not exist."""
+    if Path(text).exists() and not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f'{text!r} is a file, not a folder')
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     cli.keep_memory()
-    words = [args.config, *args.rest]
-    config, checkpoint, inputs = cli.split_model(
-        words, images=True, exported=plain.EXPORTED_SUFFIXES
-    )
-    cli.print_file_of(checkpoint)
-    if config is not None and args.runtime != plain.RUNTIMES[0]:
+    cli.print_file_of(args.checkpoint)
+    if args.config is not None and args.runtime != plain.RUNTIMES[0]:
         raise cli.UsageError(
             f'--runtime: only an exported .onnx file runs in another runtime, got {args.runtime!r}'
         )
-    if config is None and args.cfg_options:
+    if args.config is None and args.cfg_options:
         raise cli.UsageError(
-            f'--cfg-options: the exported file {checkpoint} has no config, got {args.cfg_options}'
+            f'--cfg-options: the exported file {args.checkpoint} has no config, got'
+            f' {args.cfg_options}'
         )
     if args.merge and (args.shard or args.overwrite):
         raise cli.UsageError(
             '--merge: it joins what shards have written, without --shard and --overwrite'
         )
-    from cpvt_backbones.inference import find_images, find_unread
+    from cpvt_backbones.inference import merge_shards, search_images
+    from cpvt_backbones.inference.outputs import write_csv
 
-    images = cast(list[Path], find_images(inputs))  # arrays come from Python only
+    found, unread = search_images(args.inputs)
+    images = cast(list[Path], found)  # arrays come from Python only
     try:
-        _run(args, config, checkpoint, images, find_unread(inputs))
+        summary = merge_shards(images, args.out_dir) if args.merge else _predict(args, images)
+        _report(args, summary, unread)
+        if args.csv:
+            print(f'table: {write_csv(_folder_of(args))}')
     except KeyboardInterrupt:
         raise KeyboardInterrupt('interrupted; the same command resumes') from None
-
-
-def _run(
-    args: argparse.Namespace,
-    config: str | None,
-    checkpoint: str,
-    images: list[Path],
-    unread: list[Path],
-) -> None:
-    """Predict the images, or merge the results of shards, and report.
-
-    ``unread`` are image files of unsupported formats.
-    """
-    from cpvt_backbones.images.finding import about_unread
-    from cpvt_backbones.inference import merge_shards
-
-    if args.merge:
-        summary = merge_shards(images, args.out_dir)
-    else:
-        summary = _predict(args, config, checkpoint, images)
-    if unread:
-        print(cli.text.printable(f'left out: {about_unread(unread)}'))
-    _report(args, summary)
-    if args.csv:
-        from cpvt_backbones.inference.outputs import write_csv
-
-        print(f'table: {write_csv(_folder_of(args))}')
     incomplete = summary.failed or (unread and args.strict)
     if incomplete and (args.strict or not summary.predicted + summary.found):
         sys.exit(1)
 
 
-def _options(args: argparse.Namespace, config: str | None, checkpoint: str) -> dict[str, Any]:
-    """Return the arguments of :class:`Inferencer`, except the predictor of an exported file."""
-    options = dict(
+def _predict(args: argparse.Namespace, images: list[Path]) -> 'Summary':
+    from cpvt_backbones.inference import Inferencer, predict_to_folder
+
+    options: dict[str, Any] = dict(
         device=own_device(args.shard, args.device),
         dtype=args.dtype,
         scale=args.scale,
@@ -287,26 +251,17 @@ def _options(args: argparse.Namespace, config: str | None, checkpoint: str) -> d
         overlap=args.overlap,
         read_limit=args.read_limit,
     )
-    if config is None:
-        return options
-    return dict(options, cfg=cli.config_from(args, config), checkpoint=checkpoint)
-
-
-def _predict(
-    args: argparse.Namespace, config: str | None, checkpoint: str, images: list[Path]
-) -> 'Summary':
-    from cpvt_backbones.inference import Inferencer, predict_to_folder
-
-    options = _options(args, config, checkpoint)
-    if config is None:
+    if args.config is None:
         from cpvt_backbones.export import ExportedModel
 
         options['predictor'] = ExportedModel(
-            checkpoint, device=options['device'], runtime=args.runtime
+            args.checkpoint, device=options['device'], runtime=args.runtime
         )
+    else:
+        options |= dict(cfg=cli.config_from(args), checkpoint=args.checkpoint)
     inferencer = Inferencer(**options)
     print(inferencer.sizing)
-    if args.dtype != 'float32' and config is not None:
+    if args.dtype != 'float32' and args.config is not None:
         predictor: Any = inferencer.predictor
         print(f'dtype: {predictor.dtype}, {predictor.dtype_reason}')
     start = time.monotonic()
@@ -328,45 +283,53 @@ def _predict(
     return summary
 
 
-def _report(args: argparse.Namespace, summary: 'Summary') -> None:
-    printable = cli.text.printable
+def _report(args: argparse.Namespace, summary: 'Summary', unread: list[Path]) -> None:
+    """Print what was not predicted, and then what was.
+
+    ``unread`` are image files of unsupported formats.
+    """
+    from cpvt_backbones.images.finding import about_unread
+
+    lines = [f'left out: {about_unread(unread)}'] if unread else []
     if summary.skipped:
         named = ', '.join(summary.skipped[:3]) + (', ...' if len(summary.skipped) > 3 else '')
-        print(
-            printable(
-                f'skipped: {len(summary.skipped)} images in outputs of {args.out_dir}: {named}'
-            )
+        lines.append(
+            f'skipped: {len(summary.skipped)} images in outputs of {args.out_dir}: {named}'
         )
     for file in summary.orphaned:
         reason = 'its image is gone or could not be predicted now'
-        print(printable(f'left by an earlier run: {args.out_dir}/{file}: {reason}'))
+        lines.append(f'left by an earlier run: {args.out_dir}/{file}: {reason}')
     for name, reason in summary.failed.items():
-        print(printable(f'not predicted: {name}: {reason}'))
+        lines.append(f'not predicted: {name}: {reason}')
     if summary.boxes == 0 and summary.predicted + summary.found:
-        print(_nothing_found(args.score_thr, summary.best))
-    for line in _outcome(args, summary):
-        print(printable(line))
+        lines.append(_nothing_found(args.score_thr, summary.best))
+    for line in (*lines, *_outcome(args, summary)):
+        print(cli.text.printable(line))
 
 
 def _folder_of(args: argparse.Namespace) -> Path:
     """Return the folder of the JSON files."""
-    if not args.shard:
-        return Path(args.out_dir)
-    index, count = args.shard
-    return Path(args.out_dir, f'shard-{index}-of-{count}')
+    from cpvt_backbones.inference.folders import shard_folder
+
+    return shard_folder(Path(args.out_dir), args.shard) if args.shard else Path(args.out_dir)
 
 
 def _outcome(args: argparse.Namespace, summary: 'Summary') -> list[str]:
     """Return the last lines: what was found, where it is, and the numbers of images."""
-    folder, shard = _folder_of(args), ''
+    lines, shard = [], ''
     if args.shard:
         index, count = args.shard
         shard = f', shard {index}/{count}; when all have ended: --merge'
-    elif args.merge:
-        folder /= 'shard-*'
-    lines = []
-    if summary.predicted + summary.found:
-        lines = [line for line in (_found(summary, args.score_thr), _folders(folder)) if line]
+    if summary.classes:
+        lines.append(_found(summary, args.score_thr))
+    folders = [*Path(args.out_dir).glob('shard-*')] if args.merge else [_folder_of(args)]
+    shown = Path(args.out_dir, 'shard-*') if args.merge else folders[0]
+    kinds = []
+    for kind, name in (('pictures', 'vis'), ('class maps', 'pred')):
+        if summary.predicted + summary.found and any((one / name).is_dir() for one in folders):
+            kinds.append(f'{kind}: {shown / name}')
+    if kinds:
+        lines.append(', '.join(kinds))
     counts = []
     if summary.predicted or not summary.found:
         counts.append(f'{_count(summary.predicted)} predicted')
@@ -383,8 +346,6 @@ def _count(images: int) -> str:
 
 def _found(summary: 'Summary', score_thr: float) -> str:
     """Format the counts of the most frequent classes, of boxes or of classified images."""
-    if not summary.classes:
-        return ''
     named = [f'{name} ({count})' for name, count in summary.classes.items()]
     rest = sum([*summary.classes.values()][SHOWN_CLASSES:])
     if rest:
@@ -392,18 +353,6 @@ def _found(summary: 'Summary', score_thr: float) -> str:
     if summary.boxes is None:
         return f'classes: {", ".join(named)}'
     return f'boxes with a score of {score_thr:g} or more: {", ".join(named)}'
-
-
-def _folders(folder: Path) -> str:
-    """List the folders of pictures and class maps; ``folder`` may end in ``shard-*``."""
-    folders = [*folder.parent.glob(folder.name)] if folder.name == 'shard-*' else [folder]
-    kinds = dict(pictures='vis', **{'class maps': 'pred'})
-    found = [
-        f'{kind}: {folder / name}'
-        for kind, name in kinds.items()
-        if any((one / name).is_dir() for one in folders)
-    ]
-    return ', '.join(found)
 
 
 def _nothing_found(score_thr: float, best: float | None) -> str:

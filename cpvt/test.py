@@ -40,16 +40,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     from cpvt_backbones.engine.launch import test
 
-    config, checkpoint, _ = cli.split_model([args.config, *args.rest])
-    cli.print_file_of(checkpoint)
-    cfg = cli.config_from(args, config)
+    cli.print_file_of(args.checkpoint)
+    cfg = cli.config_from(args)
     if args.worst:
         from cpvt_backbones.analysis.worst_images import draw_worst
 
         draw_worst(cfg, args.worst)
     test(
         cfg,
-        checkpoint=checkpoint,
+        checkpoint=args.checkpoint,
         out=args.out,
         show_dir=args.show_dir,
         tta=args.tta,

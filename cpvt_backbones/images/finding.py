@@ -54,30 +54,31 @@ def find_images(inputs: ImageInput | Sequence[ImageInput]) -> list[Path | np.nda
         >>> [path.name for path in find_images('.')]
         ['a.jpg', 'b.png']
     """
-    images: list[Path | np.ndarray] = []
-    for source in _listed(inputs):
-        # read_image refuses other objects.
-        images += _find_files(source) if isinstance(source, (str, os.PathLike)) else [source]
-    return images
+    return search_images(inputs)[0]
 
 
-def find_unread(inputs: ImageInput | Sequence[ImageInput]) -> list[Path]:
-    """List image files of unsupported formats in folders and patterns.
-
-    :func:`find_images` leaves them out.
+def search_images(
+    inputs: ImageInput | Sequence[ImageInput],
+) -> tuple[list[Path | np.ndarray], list[Path]]:
+    """List the images of :func:`find_images`, and image files of unsupported formats.
 
     Args:
-        inputs: See :func:`find_images`.
+        inputs: See :func:`find_images`, whose errors are raised.
 
     Returns:
-        The files with one of ``UNREAD_SUFFIXES``, such as ``.heic`` and ``.dng``, sorted.
+        The images; and the files of folders and patterns with one of ``UNREAD_SUFFIXES``, such as
+        ``.heic`` and ``.dng``, sorted.
     """
+    images: list[Path | np.ndarray] = []
     unread: set[Path] = set()
     for source in _listed(inputs):
-        if isinstance(source, (str, os.PathLike)) and is_group(source):
-            found = _candidates(local_path(source))
-            unread |= {path for path in found if path.suffix.lower() in UNREAD_SUFFIXES}
-    return sorted(unread)
+        if isinstance(source, (str, os.PathLike)):
+            found, others = _find_files(source)
+            images += found
+            unread.update(others)
+        else:  # read_image refuses other objects than arrays
+            images.append(source)
+    return images, sorted(unread)
 
 
 def each_image(inputs: ImageInput | Sequence[ImageInput]) -> Iterator[ImageInput]:
@@ -92,7 +93,7 @@ def each_image(inputs: ImageInput | Sequence[ImageInput]) -> Iterator[ImageInput
         found: Sequence[ImageInput] = [source]
         if isinstance(source, (str, os.PathLike)) and is_group(source):
             with suppress(FileNotFoundError):
-                found = _find_files(source)
+                found, _ = _find_files(source)
         yield from found
 
 
@@ -109,21 +110,23 @@ def is_group(source: str | os.PathLike[str]) -> bool:
     return pattern or os.path.isdir(source)
 
 
-def _find_files(source: str | os.PathLike[str]) -> list[Path]:
+def _find_files(source: str | os.PathLike[str]) -> tuple[list[Path], list[Path]]:
+    """Return image files, and those of unsupported formats in a folder or pattern."""
     path = local_path(source)
     if os.path.lexists(path) and not path.is_dir():  # true for a broken link
-        return [path]
-    found = _candidates(path)
-    images = sorted(file for file in found if file.suffix.lower() in FOUND_SUFFIXES)
+        return [path], []
+    found = sorted(_candidates(path))
+    images = [file for file in found if file.suffix.lower() in FOUND_SUFFIXES]
     # Arrays beside images may hold other data.
-    images = images or sorted(file for file in found if file.suffix.lower() == ARRAY_SUFFIX)
+    images = images or [file for file in found if file.suffix.lower() == ARRAY_SUFFIX]
+    unread = [file for file in found if file.suffix.lower() in UNREAD_SUFFIXES]
     if not images:
         where = f'in folder {str(path)!r}' if path.is_dir() else f'matches {str(path)!r}'
         fault = f'inputs: no image ({", ".join(FOUND_SUFFIXES)}) {where}'
-        if unread := [file for file in found if file.suffix.lower() in UNREAD_SUFFIXES]:
+        if unread:
             fault += f'; {about_unread(unread)}'
         raise FileNotFoundError(fault)
-    return images
+    return images, unread
 
 
 def about_unread(files: Sequence[Path]) -> str:

@@ -21,11 +21,10 @@ The modules, in the order in which they work on an image that :mod:`.images` fou
 3. ``predictors`` runs the model on a batch through its toolbox.
 4. ``predictions`` turns the output into plain data, in px of the image.
 5. ``drawing`` draws the prediction on the image.
-6. ``queues`` bounds the images and results that wait between these steps.
-7. ``inferencer`` does 1 to 6 for any number of images, in threads and bounded memory.
-8. ``outputs`` writes the files: a line of ``records.jsonl`` and a picture for each image, and
+6. ``inferencer`` does 1 to 5 for any number of images, in threads and bounded memory.
+7. ``outputs`` writes the files: a line of ``records.jsonl`` and a picture for each image, and
    ``predictions.json`` at the end.
-9. ``folders`` runs a whole folder: remaining images, locks, shards.
+8. ``folders`` runs a whole folder: remaining images, locks, shards.
 """
 
 from cpvt_backbones.images import (
@@ -34,9 +33,9 @@ from cpvt_backbones.images import (
     ImageInput,
     ValueRange,
     find_images,
-    find_unread,
     image_size,
     read_image,
+    search_images,
 )
 from cpvt_backbones.toolboxes import read_config
 

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -144,7 +144,7 @@ def predict_to_folder(
     paths, skipped = _inputs(images, folder)
     ids = read_ids(Path(ann), paths, classes) if ann is not None else None
     if ids is None:
-        numbers = {image: number for number, image in enumerate(paths, start=1)}
+        numbers = dict(zip(paths, range(1, len(paths) + 1), strict=True))
         ids = Ids(numbers, {label: label for label in range(len(classes))})
     if shard is not None:
         folder = shard_folder(folder, shard)
@@ -319,35 +319,39 @@ def _predict_images(
             else:
                 records.add(left[index], **outcome)
             bar.advance(all_images)
-    done = [image for image in images if image not in failed]
+    done: list[Path] = []
+    reasons: dict[str, str] = {}  # in the order of the images
+    for image in images:
+        if image in failed:
+            reasons[str(image)] = failed[image]
+        else:
+            done.append(image)
     num_things = getattr(inferencer.predictor, 'num_things', None)
     names_of_classes = inferencer.predictor.classes or []
-    # In the order of the images.
-    reasons = {str(image): failed[image] for image in images if image in failed}
     write_json_files(folder, records, done, reasons, names_of_classes, ids, num_things=num_things)
-    boxes = best = None
-    predictions = [records[image]['prediction'] for image in done]
+    summary = Summary(len(left) - len(failed), found, reasons, records.orphaned(done))
+    return _with_counts(summary, inferencer.predictor.task, map(records.__getitem__, done))
+
+
+def _with_counts(summary: Summary, task: str, records: Iterable[dict[str, Any]]) -> Summary:
+    """Add what the records of all images count: boxes, their highest score, and classes."""
     classes: Counter[str] = Counter()
-    for prediction in predictions:
+    boxes, best = 0, None
+    for record in records:
+        prediction = record['prediction']
         if 'class' in prediction:
             classes[str(prediction['class'])] += 1
         elif 'segments' in prediction:
             classes.update(str(segment['class']) for segment in prediction['segments'])
         else:
             classes.update(map(str, prediction.get('classes', ())))
-    if inferencer.predictor.task == 'detection':
-        boxes = sum(len(prediction['boxes']) for prediction in predictions)
-        scores = [records[image]['best'] for image in done]
-        best = max((score for score in scores if score is not None), default=None)
-    return Summary(
-        len(left) - len(failed),
-        found,
-        reasons,
-        records.orphaned(done),
-        boxes=boxes,
-        best=best,
-        classes=dict(classes.most_common()),
-    )
+        boxes += len(prediction.get('boxes', ()))
+        if record['best'] is not None:
+            best = max(best or 0.0, record['best'])
+    counted = dict(classes.most_common())
+    if task != 'detection':
+        return replace(summary, classes=counted)
+    return replace(summary, classes=counted, boxes=boxes, best=best)
 
 
 def _reason(error: Exception | None) -> str:
@@ -488,8 +492,7 @@ def _read_shard(shard: Path, rank: Mapping[str, int]) -> _ShardResults:
 
 def _prepare(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
     """Write the settings to the folder; ``ValueError`` if it has other settings."""
-    own = [folder / name for name in (RUN_FILE, RECORDS_FILE) if os.path.lexists(folder / name)]
-    if not own:
+    if not any(map(os.path.lexists, (folder / RUN_FILE, folder / RECORDS_FILE))):
         _refuse_foreign(folder)
     elif overwrite:
         delete_outputs(folder)
@@ -530,8 +533,12 @@ def _compare(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> 
 
 def _refuse_foreign(folder: Path) -> None:
     """Refuse a folder without an earlier run if this run could overwrite its files."""
-    files = [file for name in IMAGE_FOLDERS for file in sorted(folder.glob(f'{name}/*'))]
-    files += [folder / name for name in RESULT_FILES if os.path.lexists(folder / name)]
+    files = []
+    for name in IMAGE_FOLDERS:
+        files += sorted(folder.glob(f'{name}/*'))
+    for name in RESULT_FILES:
+        if os.path.lexists(folder / name):
+            files.append(folder / name)
     if files:
         raise InputError(
             f'out_dir: {str(folder)!r} has files that no earlier run wrote, such as'

@@ -63,21 +63,27 @@ class Records:
     def __init__(self, folder: Path, run: str) -> None:
         self._folder, self._run = folder, run
         self._file = folder / RECORDS_FILE
-        lines = _parse_records(self._file)
-        records = [record for _, record in lines if record]
-        if any(record['run'] != run for record in records):
-            raise InputError(
-                f'out_dir: {str(self._file)!r} has records of another run; choose another folder,'
-                ' or overwrite this one (--overwrite)',
-                argument='out_dir',
-            )
-        if len(records) < len(lines):
-            with atomic_write(self._file) as file:
-                file.writelines(line for line, record in lines if record)
-        self._records: dict[str, dict[str, Any]] = {record['key']: record for record in records}
-        # Lower case, since some file systems ignore case.
-        self._taken = {record['name'].lower() for record in self._records.values()}
+        self._records: dict[str, dict[str, Any]] = {}
+        self._taken: set[str] = set()  # names in lower case, since some file systems ignore case
         self._numbers: dict[str, int] = {}
+        lines = _lines_of(self._file)
+        kept = []
+        for line in lines:
+            record = _parse_record(line)
+            if record is None:
+                continue
+            if record['run'] != run:
+                raise InputError(
+                    f'out_dir: {str(self._file)!r} has records of another run; choose another'
+                    ' folder, or overwrite this one (--overwrite)',
+                    argument='out_dir',
+                )
+            kept.append(line)
+            self._records[record['key']] = record
+            self._taken.add(record['name'].lower())
+        if len(kept) < len(lines):
+            with atomic_write(self._file) as file:
+                file.writelines(kept)
 
     def is_done(self, image: Path) -> bool:
         """``True`` if an image has a record and did not change, and its outputs are complete."""
@@ -92,10 +98,12 @@ class Records:
 
     def orphaned(self, images: list[Path]) -> list[str]:
         """List the existing outputs of other images."""
-        keys = {os.path.abspath(image) for image in images}
-        others = [record for key, record in self._records.items() if key not in keys]
-        files = [file for record in others for file in record['files']]
-        return [file for file in files if (self._folder / file).exists()]
+        keys = {*map(os.path.abspath, images)}
+        left = []
+        for key, record in self._records.items():
+            if key not in keys:
+                left += [file for file in record['files'] if (self._folder / file).exists()]
+        return left
 
     def take_name(self, image: Path) -> str:
         """Return the name of an image's outputs.
@@ -125,13 +133,12 @@ class Records:
 _KEYS = frozenset('key run stamp name files width height prediction best'.split())
 
 
-def _parse_records(file: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
-    """Return each line of a file with its record, or ``None`` if it cannot be parsed."""
-    lines = file.read_bytes().splitlines(keepends=True) if file.is_file() else []
-    return [(line, _parse_record(line)) for line in lines]
+def _lines_of(file: Path) -> list[bytes]:
+    return file.read_bytes().splitlines(keepends=True) if file.is_file() else []
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:
+    """Return the record in a line; ``None`` if it cannot be parsed."""
     try:
         record = parse_json(line, 'record')
     except ValueError:
@@ -279,8 +286,8 @@ def write_json_files(
         for label, category in enumerate(categories):
             category['isthing'] = int(label < num_things)
     write_results(folder, listed, categories, entries, failed, panoptic=num_things is not None)
-    for own in (folder, *(folder / name for name in IMAGE_FOLDERS)):
-        for part in own.glob(_PARTS):
+    for name in ('', *IMAGE_FOLDERS):
+        for part in (folder / name).glob(_PARTS):
             part.unlink(missing_ok=True)
 
 
@@ -420,8 +427,9 @@ def _blocks_of(file: Path) -> Iterator[np.ndarray]:
 
 def delete_outputs(folder: Path) -> None:
     """Delete the files of earlier runs and no others."""
-    for _, record in _parse_records(folder / RECORDS_FILE):
-        for output in record['files'] if record else ():
+    for line in _lines_of(folder / RECORDS_FILE):
+        record = _parse_record(line) or dict(files=())
+        for output in record['files']:
             # A record may name any path; only files of the two folders are deleted.
             subfolder, _, name = output.partition('/')
             if subfolder in IMAGE_FOLDERS and name and Path(name).name == name:

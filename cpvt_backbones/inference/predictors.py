@@ -399,19 +399,21 @@ def _adapt_pipeline(cfg: Config, keep: Sequence[str] = ()) -> None:
     Steps that load annotations are dropped, and so are steps that set the size, except ``keep``.
     """
     dataset = cfg.get('test_dataloader', {}).get('dataset', {})
-    annotations = ('LoadAnnotations', 'LoadPanopticAnnotations')
-    steps = [step for step in dataset.get('pipeline', ()) if step_name(step) not in annotations]
-    names = [step_name(step) for step in steps]
+    dropped = {*SIZE_ARGUMENTS, 'LoadAnnotations', 'LoadPanopticAnnotations'} - {*keep}
+    names, steps = [], []
+    for step in dataset.get('pipeline', ()):
+        name = step_name(step)
+        names.append(name)
+        if name == 'LoadImageFromFile':
+            # mmseg's inferencer compares this text. Detectors need the scale factor that Resize
+            # records.
+            steps += [dict(step, type=name), dict(type='mmcv.Resize', scale_factor=1.0)]
+        elif name not in dropped:
+            steps.append(step)
     if 'LoadImageFromFile' not in names:
         raise InputError(
             f'cfg.test_dataloader.dataset.pipeline must have a LoadImageFromFile, got {names}'
         )
-    first = names.index('LoadImageFromFile')
-    steps[first]['type'] = 'LoadImageFromFile'  # mmseg's inferencer compares this text
-    dropped = SIZE_ARGUMENTS.keys() - set(keep)
-    steps = [step for step in steps if step_name(step) not in dropped]
-    # Detectors need the scale factor that Resize records.
-    steps.insert(first + 1, dict(type='mmcv.Resize', scale_factor=1.0))
     dataset.pipeline = steps
 
 

@@ -10,7 +10,7 @@ from bad_files import write_folder
 from folder_runs import MODELS, run, snapshot, write_images
 from local_models import LocalSegmentor
 
-from cpvt_backbones.inference import Inferencer, folders, image_size, queues, read_image
+from cpvt_backbones.inference import Inferencer, folders, image_size, inferencer, read_image
 
 
 class OneAfterTheOther:
@@ -43,7 +43,7 @@ class Uneven(LocalSegmentor):
 def test_outputs_are_those_of_one_stage_after_the_other(model, tmp_path, monkeypatch):
     folder = write_folder(tmp_path / 'images')
     run(model(), folder, tmp_path / 'threads')
-    monkeypatch.setattr(queues, 'ThreadPoolExecutor', OneAfterTheOther)
+    monkeypatch.setattr(inferencer, 'ThreadPoolExecutor', OneAfterTheOther)
     run(model(), folder, tmp_path / 'serial')
     assert snapshot(tmp_path / 'threads') == snapshot(tmp_path / 'serial')
     records = [tmp_path / out / 'records.jsonl' for out in ('threads', 'serial')]

@@ -15,7 +15,7 @@ if sys.platform != 'linux':
 
 from runs import STEP, Process, report
 
-from cpvt_backbones.inference import Inferencer, find_images, predict_to_folder, queues
+from cpvt_backbones.inference import Inferencer, find_images, inferencer, predict_to_folder
 
 pytestmark = pytest.mark.full
 
@@ -89,7 +89,7 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path, monkeypatch):
     process holds depends on its allocator, too.
     """
     limit, most = 2_000_000, 500
-    monkeypatch.setattr(queues, 'WAITING_BYTES', limit)
+    monkeypatch.setattr(inferencer, 'WAITING_BYTES', limit)
     images = write_images(tmp_path / 'images', 120, most)
     predict(images, tmp_path / 'first')  # what is imported at the first image stays
     tracemalloc.start()
