@@ -113,13 +113,16 @@ class WorstImagesHook(Hook):
         file: The picture.
         task: Task of the model; see :class:`.Predictor`.
         count: Number of images.
+
+    Attributes:
+        worst: The images with the lowest scores so far, the lowest first.
     """
 
     def __init__(self, *, file: str, task: str, count: int) -> None:
         self._file = Path(file)
         self._task = task
         self._count = count
-        self._worst: list[ScoredImage] = []
+        self.worst: list[ScoredImage] = []
         self._objects: dict[str, Any] = {}
         self._style = ClassStyle(task, None)
         self._read: Any = read_image
@@ -150,12 +153,12 @@ class WorstImagesHook(Hook):
             path = sample.metainfo.get('img_path')
             if path is None:
                 raise InputError('worst: the test pipeline packs no img_path', argument='worst')
-            self._worst.append(judges[self._task](str(path), sample))
-        self._worst = sorted(self._worst, key=lambda one: one.score)[: self._count]
+            self.worst.append(judges[self._task](str(path), sample))
+        self.worst = sorted(self.worst, key=lambda one: one.score)[: self._count]
 
     def after_test_epoch(self, runner: Any, metrics: Any = None) -> None:
         """Draw the worst images of all processes."""
-        every = [one for part in all_gather_object(self._worst) for one in part]
+        every = [one for part in all_gather_object(self.worst) for one in part]
         if not is_main_process() or not every:
             return
         try:

@@ -243,7 +243,7 @@ def compare(
     for image in each_image(images):
         found, _ = first(image, score_thr=score_thr)
         expected, _ = second(image, score_thr=score_thr)
-        yield _compare(found, expected)
+        yield agreement_of(found, expected)
 
 
 def total_of(agreements: Sequence[Agreement]) -> Agreement:
@@ -251,7 +251,8 @@ def total_of(agreements: Sequence[Agreement]) -> Agreement:
     return Agreement(sum(one.same for one in agreements), sum(one.total for one in agreements))
 
 
-def _compare(found: Prediction, expected: Prediction) -> Agreement:
+def agreement_of(found: Prediction, expected: Prediction) -> Agreement:
+    """Count equal pixels of class maps, equal classes of images, or matching boxes."""
     if 'seg_map' in expected:
         same = found['seg_map'] == expected['seg_map']
         return Agreement(int(same.sum()), same.size)

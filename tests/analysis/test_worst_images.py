@@ -72,7 +72,7 @@ def test_a_detector_is_judged_by_f1(tmp_path):
         sample('only extra', pred_instances=found((0, 2, 0.9))),
     ]
     hook.after_test_iter(None, 0, None, outputs)
-    scores = {one.path: (one.score, one.about) for one in hook._worst}
+    scores = {one.path: (one.score, one.about) for one in hook.worst}
     assert scores == {
         'all': (1.0, '2 of 2 found, 0 extra'),
         'half': (pytest.approx(2 / 5), '1 of 2 found, 2 extra'),
@@ -87,7 +87,7 @@ def test_a_segmentor_is_judged_by_the_classes_of_the_label(tmp_path):
     hook = hook_of('segmentation', tmp_path)
     maps = dict(gt_sem_seg=PixelData(data=true[None]), pred_sem_seg=PixelData(data=predicted[None]))
     hook.after_test_iter(None, 0, None, [sample('a', **maps)])
-    (one,) = hook._worst
+    (one,) = hook.worst
     assert one.score == pytest.approx((2 / 4 + 3 / 4) / 2)
     assert one.labels['seg_map'].tolist() == true.tolist()
 
@@ -103,7 +103,7 @@ def test_the_images_of_the_lowest_probability_are_drawn(tmp_path):
     hook.after_test_iter(None, 0, None, outputs[:3])
     hook.after_test_iter(None, 1, None, outputs[3:])
     hook.after_test_epoch(SimpleNamespace(logger=SimpleNamespace(info=print)))
-    assert [one.about for one in hook._worst] == ['true class: 0.10', 'true class: 0.30']
+    assert [one.about for one in hook.worst] == ['true class: 0.10', 'true class: 0.30']
     sheet = np.asarray(Image.open(tmp_path / 'worst.jpg')).astype(int)
     # The second image and the fourth, twice each, in their greys.
     greys = [sheet[300, 8 + 488 * column + 240].mean() for column in range(4)]
