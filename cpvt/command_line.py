@@ -217,13 +217,17 @@ def _temporary_folder() -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence other packages' warnings about their future, unless ``CPVT_DEBUG=1`` is set."""
+    """Silence warnings of other packages about their future, unless ``CPVT_DEBUG=1`` is set.
+
+    Also that of mmdet about the package of its FasterCocoMetric, which no recipe uses.
+    """
     if is_debugging():
         yield
         return
     os.environ.setdefault('TORCH_CPP_LOG_LEVEL', 'ERROR')  # torch reads it when it is imported
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', FutureWarning)
+        warnings.filterwarnings('ignore', module='mmdet.evaluation.metrics.faster_coco_metric')
         yield
 
 

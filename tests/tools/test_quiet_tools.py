@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import pytest
 from PIL import Image
@@ -76,6 +77,15 @@ def test_a_run_of_each_tool_has_no_warnings_of_the_future(commands, tmp_path):
     ]
     assert not NOISE.search(done.stderr)
     assert 'mIoU' in done.stdout and 'dropped' not in done.stdout
+
+
+@pytest.mark.full
+def test_a_metric_that_no_recipe_uses_is_not_warned_of():
+    pytest.importorskip('mmdet')
+    code = 'from cpvt.command_line import quiet\nwith quiet():\n    import mmdet.evaluation'
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'CPVT_DEBUG': '0'}
+    run = partial(subprocess.run, [sys.executable, '-c', code], capture_output=True, text=True)
+    assert 'faster_coco' not in run(env=environment).stderr
 
 
 def test_warnings_of_the_future_are_silent_and_others_are_not(monkeypatch):
