@@ -35,7 +35,7 @@ KINDS = {
     FAMILY: 'PVTv2: runs by name',
     '': 'other backbones',
 }
-LIMITS = dict(xlim=(0.3, 7.9), ylim=(35.2, 47.6))
+LIMITS = dict(xlim=(0.3, 8.1), ylim=(35.2, 47.6))
 AREA = 0.42  # of a marker, in square points per MiB
 SAMPLES = (100, 400)  # MiB, in the legend
 # Offsets in px of the labels, from the middle of the marker; others are to the right.
@@ -46,14 +46,14 @@ OFFSETS = {
     'PVTv2-B2': (-16, -3),
     'PVTv2-B3': (2, -26),
     'PVTv2-B4': (-4, 17),
-    'PVTv2-B5': (-8, -24),
+    'PVTv2-B5': (-3, -24),
 }
 NEW_LINES = dict.fromkeys(('PVTv2-B0', 'PVTv2-B1'), '\n')
 SHOWN = 'image-84.jpg'  # the photograph of which all cells are found
 SCORE = 0.5  # the least of a box
 CORNERS = ['x1', 'y1', 'x2', 'y2']
 BOXES = {'red cell': '#ffd447', 'white cell': '#22d3ee'}
-MINUTES = 41  # of the training, docs/own_data.md
+MINUTES = 19  # of the training, docs/own_data.md
 SOURCE = (
     'COCO, RetinaNet 1x. AP: Twins paper; PVTv2: mmdet.',
     'Time, memory: 800 x 1344 px on two cores of an AMD EPYC.',
@@ -95,7 +95,7 @@ def caption() -> tuple[str, str]:
         labels = [names[one['category_id']] for one in cells]
         found += int((match(drawn[CORNERS], drawn['class'], corners, labels) >= 0).sum())
     return (
-        f'{MINUTES} minutes on two CPU cores, 80 photographs.',
+        f'{MINUTES} minutes on a CPU thread, 80 photographs.',
         f'{len(coco["images"])} others: {found} of {cells_in_all} cells found, '
         f'{len(boxes) - found} extra boxes.',
     )

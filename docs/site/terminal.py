@@ -62,7 +62,7 @@ def fitted(line: str, width: int) -> str:
     if line.startswith(('+', '|')) and len(line) > width:
         return line[: max(line.rfind('+', 0, width), line.rfind('|', 0, width)) + 1]
     if '━' in line and len(line) > width:
-        return re.sub('[━╸╺]{3}', lambda part: part[0][2], line)
+        return re.sub('[━╸╺]{3}', lambda part: part[0].strip('━')[:1] or '━', line)
     return line
 
 
