@@ -178,6 +178,24 @@ def test_the_first_picture_has_the_points_of_the_table(monkeypatch):
     assert int(red) + int(white) == 441
 
 
+def test_the_session_in_the_terminal_has_the_score_of_the_page(monkeypatch):
+    monkeypatch.syspath_prepend(README.parent / 'docs/site')
+    pytest.importorskip('rich')
+    import terminal
+
+    (red, white) = (
+        re.findall(r'[\d.]+', line)
+        for line in terminal.shown_lines()
+        if re.match(r'\| (red|white) cell', line)
+    )
+    page = (README.parent / 'docs/own_data.md').read_text(encoding='utf-8')
+    (said,) = re.findall(r'reached a box AP of ([\d.]+) on', page)
+    assert float(said) == pytest.approx(50 * (float(red[0]) + float(white[0])), abs=0.06)
+    for name in terminal.WIDTHS:
+        shown = (README.parent / f'docs/figures/{name}.svg').read_text(encoding='utf-8')
+        assert red[0] in shown and white[0] in shown
+
+
 def test_what_it_says_of_its_peers():
     """The table of docs/bridges.md on timm, mmseg and mmpretrain, as they are installed."""
     timm = pytest.importorskip('timm')
