@@ -25,6 +25,7 @@ sys.path.extend(
     str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'projects', 'tools')
 )
 
+import before_after
 import cards
 import hero
 import make_config
@@ -305,6 +306,7 @@ if __name__ == '__main__':
         draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
         draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
     hero.save(FOLDER)
+    before_after.save(FOLDER)
     terminal.save(FOLDER)
     for theme, ending in (('light', ''), ('dark', '_dark')):
         for name in shipped_weights():

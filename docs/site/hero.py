@@ -1,29 +1,21 @@
 """The first picture of README and site: box AP by time and memory, and a prediction.
 
-AP is published; time and memory are those of docs/benchmarks/detectors.csv. Boxes of the cells are
-those of docs/evidence/cells.csv. Lengths are px of the shown picture, from its upper left corner.
+AP is published; time and memory are those of docs/benchmarks/detectors.csv.
 """
 
-import json
-from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 
+import before_after
 import numpy as np
 import pandas as pd
-from cards import THEMES
+import sheet as sheets
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from PIL import Image
+from sheet import POINTS, Sheet
 
-from cpvt_backbones.analysis.matching import match
 from cpvt_backbones.weights import published_weights
 
 DOCS = Path(__file__).parents[1]
-CELLS = DOCS.parent / 'demo/cells'
-POINTS = 0.72  # of a px: the figure has 100 px an inch
 FAMILY, OURS, BASE = 'PVTv2', 'PyramidCPVT-S', 'ResNet-50'
 # By theme: models that run by name, the backbone with PEG, and other backbones.
 COLOURS = {
@@ -49,11 +41,7 @@ OFFSETS = {
     'PVTv2-B5': (-3, -24),
 }
 NEW_LINES = dict.fromkeys(('PVTv2-B0', 'PVTv2-B1'), '\n')
-SHOWN = 'image-84.jpg'  # the photograph of which all cells are found
-SCORE = 0.5  # the least of a box
-CORNERS = ['x1', 'y1', 'x2', 'y2']
-BOXES = {'red cell': '#ffd447', 'white cell': '#22d3ee'}
-MINUTES = 19  # of the training, docs/own_data.md
+SHOWN = 'image-84.jpg'  # a photograph of which all cells are found
 SOURCE = (
     'COCO, RetinaNet 1x. AP: Twins paper; PVTv2: mmdet.',
     'Time, memory: 800 x 1344 px on two cores of an AMD EPYC.',
@@ -70,12 +58,6 @@ def read_points() -> pd.DataFrame:
     return measured.assign(ap=pd.Series(ap))
 
 
-def read_boxes() -> pd.DataFrame:
-    """Boxes of the trained detector with a score of at least ``SCORE``."""
-    boxes = pd.read_csv(DOCS / 'evidence/cells.csv')
-    return boxes[(boxes.model == 'trained') & (boxes.score >= SCORE)]
-
-
 def heading() -> str:
     """What the plot says."""
     ap = read_points().ap
@@ -84,47 +66,12 @@ def heading() -> str:
 
 def caption() -> tuple[str, str]:
     """What the training took, and what its model finds on the photographs for validation."""
-    coco = json.loads((CELLS / 'annotations/instances_val.json').read_text(encoding='utf-8'))
-    names = {one['id']: one['name'] for one in coco['categories']}
-    boxes, found, cells_in_all = read_boxes(), 0, len(coco['annotations'])
-    for image in coco['images']:
-        cells = [one for one in coco['annotations'] if one['image_id'] == image['id']]
-        left, top, width, height = np.array([one['bbox'] for one in cells]).T
-        corners = np.stack([left, top, left + width, top + height], 1)
-        drawn = boxes[boxes.image == image['file_name']]
-        labels = [names[one['category_id']] for one in cells]
-        found += int((match(drawn[CORNERS], drawn['class'], corners, labels) >= 0).sum())
+    images = list(before_after.read_labels())
+    labelled, found, extra = before_after.count(images)
     return (
-        f'{MINUTES} minutes on a CPU thread, 80 photographs.',
-        f'{len(coco["images"])} others: {found} of {cells_in_all} cells found, '
-        f'{len(boxes) - found} extra boxes.',
+        f'{before_after.MINUTES} minutes on a CPU thread, 80 photographs.',
+        f'{len(images)} others: {found} of {labelled} cells found, {extra} extra boxes.',
     )
-
-
-@dataclass
-class Sheet:
-    """A card of ``width`` x ``height`` px in the colours of a theme."""
-
-    width: int
-    height: int
-    theme: str
-
-    def __post_init__(self) -> None:
-        self.ground, self.ink, *_ = THEMES[self.theme]
-        size = (self.width / 100, self.height / 100)
-        self.figure = Figure(figsize=size, facecolor=self.ground)
-
-    def axis(self, x: float, y: float, width: float, height: float) -> Axes:
-        """Axes at a place of the sheet."""
-        bottom = self.height - y - height
-        place = (x / self.width, bottom / self.height, width / self.width, height / self.height)
-        return self.figure.add_axes(place)
-
-    def write(self, x: float, y: float, text: str, size: float = 13, **style: Any) -> None:
-        """Write at a base line, ``size`` px high."""
-        style = dict(color=self.ink, va='baseline') | style
-        place = (x / self.width, 1 - y / self.height)
-        self.figure.text(*place, text, fontsize=size * POINTS, **style)
 
 
 def plot(sheet: Sheet, axis: Axes) -> None:
@@ -190,26 +137,6 @@ def dot(sheet: Sheet, x: float, y: float, memory: float, colour: str) -> None:
     axis.axis('off')
 
 
-def prediction(sheet: Sheet, x: float, y: float, side: float) -> None:
-    """Draw the photograph with its boxes; the name of a class stands at its first box."""
-    axis = sheet.axis(x, y, side, side)
-    photo = Image.open(CELLS / 'val' / SHOWN)
-    shown = photo.resize((1024, 1024), Image.Resampling.LANCZOS)
-    width = photo.width
-    axis.imshow(shown, extent=(0, width, width, 0))
-    boxes = read_boxes()
-    for _, box in boxes[boxes.image == SHOWN].iloc[::-1].iterrows():
-        x1, y1, x2, y2 = np.clip(box[CORNERS].to_numpy(float), 1, width - 1)
-        colour = BOXES[box['class']]
-        style = dict(facecolor=f'{colour}26', edgecolor=colour, linewidth=1.5)
-        axis.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, **style))
-        tag = dict(boxstyle='square,pad=0.15', facecolor=colour, edgecolor='none')
-        text = f'{box["class"].partition(" ")[0]} {box.score:.2f}'
-        place = dict(va='bottom', ha='left', bbox=tag, color='#14181f')
-        axis.text(x1 + 1.5, max(y1 - 0.5, 10), text, fontsize=9.5 * POINTS, **place)
-    axis.axis('off')
-
-
 def draw(theme: str) -> Figure:
     """The picture for a page of about 830 px."""
     sheet = Sheet(830, 432, theme)
@@ -217,7 +144,7 @@ def draw(theme: str) -> Figure:
     plot(sheet, sheet.axis(38, 48, 424, 300))
     legend(sheet, 286, 277, 18)
     sheet.write(482, 30, 'Train it on your pictures', 17, weight='bold')
-    prediction(sheet, 482, 44, 334)
+    before_after.photograph(sheet, (482, 44, 334), SHOWN, 'trained', tags=True)
     for line, (left, right) in enumerate(zip(SOURCE, caption(), strict=True)):
         sheet.write(14, 406 + 17 * line, left, 12)
         sheet.write(482, 400 + 17 * line, right, 12)
@@ -231,7 +158,7 @@ def draw_narrow(theme: str) -> Figure:
     plot(sheet, sheet.axis(28, 44, 322, 300))
     legend(sheet, 20, 402)
     sheet.write(8, 536, 'Train it on your pictures', 15.5, weight='bold')
-    prediction(sheet, 8, 548, 342)
+    before_after.photograph(sheet, (8, 548, 342), SHOWN, 'trained', tags=True)
     for line, (above, below) in enumerate(zip(SOURCE, caption(), strict=True)):
         sheet.write(8, 484 + 17 * line, above, 11.5)
         sheet.write(8, 910 + 17 * line, below, 11.5)
@@ -240,9 +167,5 @@ def draw_narrow(theme: str) -> Figure:
 
 def save(folder: Path) -> None:
     """Write the picture for both themes and both widths."""
-    for name, draw_one in (('hero', draw), ('hero_narrow', draw_narrow)):
-        for theme, ending in (('light', ''), ('dark', '_dark')):
-            drawn = BytesIO()
-            draw_one(theme).savefig(drawn, dpi=200)
-            picture = Image.open(drawn).convert('RGB')
-            picture.save(folder / f'{name}{ending}.webp', quality=85, method=6)
+    sheets.save(draw, folder / 'hero')
+    sheets.save(draw_narrow, folder / 'hero_narrow')
