@@ -1,6 +1,5 @@
 """Values that the steps pass on: images with their labels, the report, boxes and outlines."""
 
-import math
 import os
 import sys
 import unicodedata
@@ -30,7 +29,6 @@ SHOWN = 3  # files of a reason
 SHOWN_CLASSES = 10
 Box = list[float]  # left, top, width, height, px
 ROUNDING = 1.0  # px by which a box may exceed its image without a message
-FAR = 10  # sides of an image
 LARGEST = sys.float_info.max
 SMALLEST = 1.0  # px; mmdet drops narrower or lower objects
 MOST_POLYGONS = 50  # of an object that are compared with each other
@@ -343,55 +341,6 @@ def read_box(one: Coco) -> Box | None:
     if not isinstance(box, list) or len(box) != 4 or not all(is_number(value) for value in box):
         raise Fault('refused', 'bbox is not four finite numbers', repr(box))
     return box
-
-
-def rotation_of(one: Coco) -> float:
-    """Return the rotation of an annotation's box in degrees, as CVAT writes it."""
-    attributes = one.get('attributes')
-    found = attributes.get('rotation') if isinstance(attributes, dict) else None
-    return float(found) if found is not None and is_number(found) else 0.0
-
-
-def turn_box(box: Box, degrees: float) -> Box:
-    """Return the upright box around a box that is rotated about its centre."""
-    x, y, width, height = box
-    angle = math.radians(degrees)
-    cos, sin = abs(math.cos(angle)), abs(math.sin(angle))
-    wide, high = width * cos + height * sin, width * sin + height * cos
-    return [x + (width - wide) / 2, y + (height - high) / 2, wide, high]
-
-
-def is_far(numbers: Iterable[float], size: tuple[int, int]) -> bool:
-    """``True`` for an outline with coordinates ``FAR`` image sides away or more.
-
-    The memory for drawing grows with the length of an outline, not with the size of the image.
-    """
-    limit = FAR * max(size)
-    return any(abs(number) > limit for number in numbers)
-
-
-def overhang(box: Box, width: int, height: int) -> float:
-    """Return by how many px a box reaches out of its image; negative if inside."""
-    return max(-box[0], -box[1], box[0] + box[2] - width, box[1] + box[3] - height)
-
-
-def clip_box(box: Box, width: int, height: int) -> Box:
-    """Clip a box to its image; raise :class:`.Fault` if less than 1 px is left."""
-    if box[2] < 0 or box[3] < 0:
-        raise Fault('refused', 'boxes of negative width or height', repr(box))
-    if box[2] == 0 or box[3] == 0:
-        raise Fault('skipped', 'boxes of no width or height', repr(box))
-    left, top = max(box[0], 0), max(box[1], 0)
-    right, bottom = min(box[0] + box[2], width), min(box[1] + box[3], height)
-    if left >= right or top >= bottom:
-        raise Fault('skipped', 'boxes outside their image', f'{box} in {width} x {height}')
-    if right - left < SMALLEST or bottom - top < SMALLEST:
-        raise Fault(
-            'skipped', 'boxes narrower or lower than 1 px, which mmdet leaves out', repr(box)
-        )
-    if overhang(box, width, height) <= 0:
-        return box
-    return [left, top, right - left, bottom - top]
 
 
 def extent(one: Coco) -> tuple[float, float, float, float] | None:

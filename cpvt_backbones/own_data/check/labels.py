@@ -1,10 +1,11 @@
 """Rules for labels: classes, and objects with a box, an outline or both."""
 
 import json
+import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 from cpvt_backbones.text import plain
 
 from ..dataset import (
-    FAR,
     ROUNDING,
+    SMALLEST,
     Box,
     Coco,
     Crowd,
@@ -24,17 +25,12 @@ from ..dataset import (
     box_of_outline,
     can_be_decoded,
     check_names,
-    clip_box,
     fills_hole,
-    is_far,
     is_number,
     is_polygon,
     is_rle,
-    overhang,
     read_box,
     read_id,
-    rotation_of,
-    turn_box,
 )
 from ..read.files import equal_files
 
@@ -42,6 +38,7 @@ MANY = 0.1  # of all boxes
 FEWEST = 3  # boxes that reach out of their image, to be many
 SLACK = 3.0  # px between a side of a box and its outline, or SLACK_SHARE of the longer side
 SLACK_SHARE = 0.05
+FAR = 10  # sides of an image
 READING = (
     '; COCO has left, top, width, height: are these corners, or centres, or of other or resized'
     ' images? If they are meant, correct them in the file'
@@ -547,3 +544,52 @@ def check_outlines(split: Split, report: Report, *, required: bool) -> None:
             )
     if required:
         split.coco['annotations'] = kept
+
+
+def overhang(box: Box, width: int, height: int) -> float:
+    """Return by how many px a box reaches out of its image; negative if inside."""
+    return max(-box[0], -box[1], box[0] + box[2] - width, box[1] + box[3] - height)
+
+
+def clip_box(box: Box, width: int, height: int) -> Box:
+    """Clip a box to its image; raise :class:`.Fault` if less than 1 px is left."""
+    if box[2] < 0 or box[3] < 0:
+        raise Fault('refused', 'boxes of negative width or height', repr(box))
+    if box[2] == 0 or box[3] == 0:
+        raise Fault('skipped', 'boxes of no width or height', repr(box))
+    left, top = max(box[0], 0), max(box[1], 0)
+    right, bottom = min(box[0] + box[2], width), min(box[1] + box[3], height)
+    if left >= right or top >= bottom:
+        raise Fault('skipped', 'boxes outside their image', f'{box} in {width} x {height}')
+    if right - left < SMALLEST or bottom - top < SMALLEST:
+        raise Fault(
+            'skipped', 'boxes narrower or lower than 1 px, which mmdet leaves out', repr(box)
+        )
+    if overhang(box, width, height) <= 0:
+        return box
+    return [left, top, right - left, bottom - top]
+
+
+def rotation_of(one: Coco) -> float:
+    """Return the rotation of an annotation's box in degrees, as CVAT writes it."""
+    attributes = one.get('attributes')
+    found = attributes.get('rotation') if isinstance(attributes, dict) else None
+    return float(found) if found is not None and is_number(found) else 0.0
+
+
+def turn_box(box: Box, degrees: float) -> Box:
+    """Return the upright box around a box that is rotated about its centre."""
+    x, y, width, height = box
+    angle = math.radians(degrees)
+    cos, sin = abs(math.cos(angle)), abs(math.sin(angle))
+    wide, high = width * cos + height * sin, width * sin + height * cos
+    return [x + (width - wide) / 2, y + (height - high) / 2, wide, high]
+
+
+def is_far(numbers: Iterable[float], size: tuple[int, int]) -> bool:
+    """``True`` for an outline with coordinates ``FAR`` image sides away or more.
+
+    The memory for drawing grows with the length of an outline, not with the size of the image.
+    """
+    limit = FAR * max(size)
+    return any(abs(number) > limit for number in numbers)
