@@ -9,6 +9,6 @@
 | ``windows`` | files larger than memory, and georeferenced class maps |
 """
 
-from .finding import IMAGE_SUFFIXES, ImageError, ImageInput, find_images, search_images
-from .reading import image_size, read_image
+from .finding import IMAGE_SUFFIXES, find_images, search_images
+from .reading import ImageError, ImageInput, image_size, read_image
 from .value_range import ValueRange
