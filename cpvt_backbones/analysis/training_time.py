@@ -25,7 +25,6 @@ from .complexity import build_model
 from .memory import synchronize
 
 LIMIT = 12.0  # s of training steps; a third of it for validation
-WARM_UP = 2  # steps that are not timed, because they prepare buffers
 MOST = 50  # timed steps
 LEAST_SPREAD = 0.1  # share of the time by which the load of a machine changes it
 
@@ -53,9 +52,9 @@ class TrainingTime:
         unit = next((name for name in units if self.high >= 1.5 * units[name]), 's')
         ends = [max(1.0, seconds / units[unit]) for seconds in (self.low, self.high)]
         low, high = (f'{end:.1f}' if end < 9.95 else f'{end:.0f}' for end in ends)
-        span = f'about {high}' if low == high else f'{low} to {high}'
+        span = high if low == high else f'{low} to {high}'
         steps = '1 step' if self.steps == 1 else f'{self.steps} steps'
-        return f'{span} {unit} with validation on this machine ({self.machine}), by {steps}'
+        return f'about {span} {unit} with validation on this machine ({self.machine}), by {steps}'
 
 
 def estimate_training(
@@ -68,7 +67,7 @@ def estimate_training(
 
     Args:
         cfg: Config of a training, from :func:`read_config`.
-        limit: Seconds after which no further training step starts.
+        limit: Seconds after which no further training step starts; at least two do.
         clock: Function that returns the time in s.
 
     Raises:
@@ -81,7 +80,7 @@ def estimate_training(
         >>> from cpvt_backbones.toolboxes import read_config
         >>> cfg = read_config('mine/model.py')  # doctest: +SKIP
         >>> estimate_training(cfg).about  # doctest: +SKIP
-        '36 to 44 min with validation on this machine (2 CPU threads), by 4 steps'
+        'about 36 to 44 min with validation on this machine (2 CPU threads), by 4 steps'
     """
     set_multi_processing()  # as a runner does; workers would hang in OpenCV's threads
     device = get_device()
@@ -90,16 +89,15 @@ def estimate_training(
         optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
 
         def times_of(loader: Any, step: Callable[[Any], Any], limit: float) -> list[float]:
-            """Return the seconds of each step with the loading of its batch."""
-            marks = [clock()]
-            for batch in islice(_endless(loader), WARM_UP + MOST):
+            """Return the seconds of each step, with the loading of its batch, after the first."""
+            marks: list[float] = []
+            for batch in islice(_endless(loader), 1 + MOST):
                 step(batch)
                 synchronize(device)
-                marks.append(clock())
-                if marks[-1] - marks[0] >= limit:
+                marks.append(clock())  # the first step also starts workers and prepares buffers
+                if len(marks) > 1 and marks[-1] - marks[0] >= limit:
                     break
-            times = [end - begin for begin, end in zip(marks, marks[1:], strict=False)]
-            return times[WARM_UP:] or times[-1:]
+            return [end - begin for begin, end in zip(marks, marks[1:], strict=False)]
 
         model.train()
         loader = _build_loader(cfg.train_dataloader)
