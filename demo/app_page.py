@@ -20,27 +20,41 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.inference import ImageError
 
 TITLE = """# CPVT: one model, images of any size
-See what a vision transformer with convolutional position encoding makes of your image, and what
-changes with the image's size."""
+Drop an image, or choose an example: see what a model finds, what its backbone sees, and how both
+change with the size."""
 FEATURES, PREDICTION, SIZES = 'Features', 'Prediction', 'Several sizes'
-ABOUT_FEATURES = """**What the backbone sees:** places of similar features have similar colours.
-Red, green and blue are the principal components."""
-ABOUT_ATTENTION = """**Where a layer attends to from the white point:** the more orange, the more.
+ABOUT_FEATURES = """**What the backbone sees.** Places with similar features have similar colours:
+red, green and blue are the three principal components."""
+ABOUT_ATTENTION = """**Where a layer looks from the white point.** Orange places get most attention.
 Click in the picture to move the point."""
-ABOUT_PREDICTION = """**What the whole model finds,** drawn on the image as the model sees it."""
-ABOUT_SIZES = """**One set of weights, one image, several sizes,** drawn as the model sees them.
-A size is good where the model's score on its test set is at least 90 % of its best."""
+ABOUT_PREDICTION = """**What the model finds.** The line below has the size at which it sees the
+image."""
+ABOUT_SIZES = """**One model, one image, several sizes,** drawn as the model sees them. At a good
+size, its score on the test set is at least 90 % of its best."""
 CREDIT = """Your own image: at most 64 MB and 50 megapixels, reduced to 2048 px. Church and street:
 photographs by Mapillary, BSD licence. Blood smear: by Abdüssamet ASLAN, MIT licence."""
 SIDE = 'Longer side of the image in the model, px'
-PERCENT = ('Layer: % of the depth', 'Point: % from the left', 'Point: % from the top')
-NO_IMAGE = 'Choose an example, or an image of your own.'
+PERCENT = (
+    'Layer, from the first (0) to the last (100)',
+    'Point: % from the left',
+    'Point: % from the top',
+)
+NO_IMAGE = 'No image yet: choose an example, or drop an image of your own.'
 START_SCORE = 0.5
 CSS = """
 .html-container { padding: 0 !important; }
 .figures { display: flex; flex-wrap: wrap; gap: 1em; }
 .figures figure { flex: 1 1 max(40%, 260px); margin: 0; }
 #features figure + figure { flex-basis: 80px; }
+figcaption { font-weight: 600; margin-top: 0.3em; }
+#results p { overflow-wrap: anywhere; }
+#page { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 2fr);
+    grid-template-areas: 'inputs results' 'about results'; grid-template-rows: auto 1fr; }
+#inputs { grid-area: inputs; }
+#results { grid-area: results; }
+#about { grid-area: about; }
+@media (min-width: 800px) { #sizes figure { max-width: calc(50% - 0.5em); } }
+@media (max-width: 799px) { #page { grid-template: 'inputs' 'results' 'about' / minmax(0, 1fr); } }
 .figures img { width: 100%; max-height: 75vh; object-fit: contain; object-position: left; }
 [role=combobox] { margin-right: 1.5em; text-overflow: ellipsis; }
 [role=tab].selected, .min_value, .max_value { color: var(--body-text-color) !important; }
@@ -106,11 +120,15 @@ class Page:
             delete_cache=(3600, 86400),  # s: every hour, files of more than a day
         ) as self.blocks:
             gr.Markdown(TITLE)
-            with gr.Row():
-                with gr.Column(scale=1, min_width=300):
-                    self._add_inputs(next(iter(models)))
-                with gr.Column(scale=2, min_width=300, elem_id='results'):
-                    self._add_results(next(iter(models)))
+            first = next(iter(models))
+            with gr.Row(elem_id='page'):
+                with gr.Column(elem_id='inputs', min_width=0):
+                    self._add_inputs(first)
+                with gr.Column(elem_id='results', min_width=0):
+                    self._add_results(first)
+                with gr.Column(elem_id='about', min_width=0):
+                    self.about = gr.Markdown(models[first].describe())
+                    gr.Markdown(CREDIT)
             self._connect()
 
     def _add_inputs(self, name: str) -> None:
@@ -136,8 +154,6 @@ class Page:
             size = f' ({views.megabytes(model.published)})' if model.published else ''
             choices.append((f'{one}{size}', one))
         self.name = gr.Dropdown(choices, value=name, label='Model; type to search')
-        self.about = gr.Markdown(self.models[name].describe())
-        gr.Markdown(CREDIT)
 
     def _add_results(self, name: str) -> None:
         model, file = self.models[name], self.image.value['path']
@@ -146,13 +162,13 @@ class Page:
         with gr.Tabs(selected=PREDICTION) as self.tabs:
             with gr.Tab(PREDICTION, id=PREDICTION):
                 gr.Markdown(ABOUT_PREDICTION)
-                self.prediction = gr.HTML(to_html([views.draw(model, file, found)]))
+                self.prediction = gr.HTML(to_html([views.draw(model, file, found, as_seen=False)]))
                 label = f'{SIDE}; 0: as the model was tested'
                 self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
                 self.table = gr.Markdown(views.to_table(model, found))
             with gr.Tab(SIZES, id=SIZES):
                 gr.Markdown(ABOUT_SIZES)
-                self.sizes = gr.HTML()
+                self.sizes = gr.HTML(elem_id='sizes')
             with gr.Tab(FEATURES, id=FEATURES), gr.Row():
                 with gr.Column(min_width=300):
                     gr.Markdown(ABOUT_FEATURES)
@@ -252,7 +268,11 @@ class Page:
             views.release_others(self.models, data[self.name])
             model.fetch()
         except (ImageError, InputError) as error:
-            yield self.say(str(error))
+            # The rest names a folder of the server.
+            reason, _, rest = str(error).partition('; without a network')
+            if rest:
+                print(error, flush=True)
+            yield self.say(reason)
             return
         if view == FEATURES:
             chosen = [data[slider] for slider in self.sliders]
@@ -272,7 +292,7 @@ class Page:
         pictures = []
         for scale in scales:
             found = views.keep_scores(views.predict(model, file, scale), data[self.score])
-            pictures.append(views.draw(model, file, found))
+            pictures.append(views.draw(model, file, found, as_seen=view == SIZES))
             yield {
                 self.sizes if view == SIZES else self.prediction: to_html(pictures),
                 self.table: views.to_table(model, found),

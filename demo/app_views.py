@@ -175,7 +175,8 @@ def explain(
     layers = [*attention_layers(model.extractor)]
     if not layers:
         return features, None, 'The backbone has no attention layers.'
-    layer = layers[round(depth / 100 * (len(layers) - 1))]
+    number = round(depth / 100 * (len(layers) - 1))
+    layer = layers[number]
     x, y = int(across / 100 * (width - 1)), int(down / 100 * (height - 1))
     try:
         weights = attention_map(model.extractor, images, layer, x=x, y=y)
@@ -186,7 +187,8 @@ def explain(
     picture = Image.composite(Image.new('RGB', shown.size, 'darkorange'), dark, strength)
     centre = across / 100 * shown.width, down / 100 * shown.height
     ImageDraw.Draw(picture).circle(centre, 8, fill='white', outline='black', width=2)
-    return features, picture, f'{layer}: at most {weights.max():.1%} of the attention in a place'
+    share = f'at most {weights.max():.1%} of the attention in a place'
+    return features, picture, f'Layer {number + 1} of {len(layers)} ({layer}): {share}'
 
 
 def _enlarge(cells: torch.Tensor, size: tuple[int, int]) -> Image.Image:
@@ -245,11 +247,11 @@ def keep_scores(found: Prediction, score: float) -> Prediction:
     return {**found, **{key: [found[key][i] for i in kept] for key in columns}}
 
 
-def draw(model: Model, file: str, found: Prediction) -> Captioned:
-    """The prediction on the image as the model sees it, with its legend, and a caption.
+def draw(model: Model, file: str, found: Prediction, *, as_seen: bool) -> Captioned:
+    """The prediction with its legend, on the image itself or as the model sees it, and a caption.
 
-    The caption has the size, where the truth is known how much of it is right, and of the model's
-    own example whether the model is good at this size.
+    The caption has the size that the model sees, where the truth is known how much of it is right,
+    and of the model's own example whether the model is good at this size.
     """
     rgb, seen = read_upload(file), found['seen']
     texts = [f'{seen.shape[1]} x {seen.shape[0]} px']
@@ -276,7 +278,7 @@ def draw(model: Model, file: str, found: Prediction) -> Captioned:
         texts.append('the model is not for such images')
     elif truth is None and model.checkpoint in shipped_weights():
         texts.append('your own image: see what the model is for')
-    shown = fit(seen, SHOWN)[..., ::-1].copy()
+    shown = fit(seen[..., ::-1] if as_seen else rgb, SHOWN).copy()
     picture = draw_prediction(shown, found, model.predictor, rgb.shape[1::-1])
     return Image.fromarray(picture), ' | '.join(texts)
 

@@ -21,7 +21,7 @@ CLASSIFIER, DETECTOR, SEGMENTOR = (
 PHOTOS = Path(__file__).parent / 'photos'
 STREET = PHOTOS / 'street.jpg'
 CELLS = Path(__file__).parent / 'cells'
-SMEAR = 'image-8.jpg'
+SMEAR = 'image-84.jpg'
 BCCD_NAMES = {'red cell': 'RBC', 'white cell': 'WBC'}
 
 

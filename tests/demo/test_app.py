@@ -72,13 +72,14 @@ def test_published_models_are_listed_and_fetched_by_choice(app, views, file, mon
     assert 'box AP 40.4' in app.models[name].describe()
 
     def fetch(checkpoint):
-        raise CheckpointError(f'{checkpoint} could not be fetched')
+        raise CheckpointError(f'{checkpoint} could not be fetched; without a network, put it at /a')
 
     monkeypatch.setattr(views, 'locate_checkpoint', fetch)
     image = file(CLASSIFIER)
     assert next(app.page.run(given(app.page, name=CLASSIFIER, image=image)))
     (shown,) = app.page.run(given(app.page, name=name, image=image))
     assert f'{name} could not be fetched' in shown[app.page.prediction]
+    assert 'put it at' not in shown[app.page.prediction]  # a folder of the server
 
 
 def test_every_shipped_model_has_an_example_a_purpose_and_its_classes(app):
@@ -110,7 +111,7 @@ def test_segments_have_a_picture_a_table_and_sizes(views, file, tmp_path):
     path = file(CLASSIFIER)
     found = views.keep_scores(views.predict(model, path, views.first_scale(model, path)), 0.9)
     segments = found['segments']
-    picture, caption = views.draw(model, path, found)
+    picture, caption = views.draw(model, path, found, as_seen=True)
     assert len(segments) >= 2 and f'{len(segments)} segments' in caption
     assert (
         picture.height > found['seen'].shape[0] * picture.width / found['seen'].shape[1]
@@ -123,7 +124,7 @@ def test_segments_have_a_picture_a_table_and_sizes(views, file, tmp_path):
     assert len(views.scales_to_compare(model, path)) >= 2
     nothing = dict(found, segments=[], panoptic=np.zeros_like(found['panoptic']))
     assert views.to_table(model, nothing).count('\n') == 1
-    assert '0 segments' in views.draw(model, path, nothing)[1]
+    assert '0 segments' in views.draw(model, path, nothing, as_seen=True)[1]
     features, attention, caption = views.explain(model, path, 64, 50, 50, 50)
     assert features and attention is not None and 'attention' in caption
 
@@ -142,9 +143,9 @@ def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):
     more, picture = run(0.3)
     none, empty = run(1)
     assert more > first > 0 and none == 0
-    assert '0 of 27 found, 0 extra' in empty and picture != empty
+    assert '0 of 11 found, 0 extra' in empty and picture != empty
     found = views.keep_scores(views.predict(app.models[DETECTOR], image, 'config'), 1)
-    drawn, _ = views.draw(app.models[DETECTOR], image, found)
+    drawn, _ = views.draw(app.models[DETECTOR], image, found, as_seen=False)
     small = Image.fromarray(example(DETECTOR).image).resize((240, 240)).resize(drawn.size)
     assert np.abs(np.asarray(drawn, float) - small).mean() < 3
 
@@ -212,7 +213,10 @@ def test_a_refused_upload_clears_the_results(app, tmp_path, capfd):
     for view in ('Features', 'Prediction', 'Several sizes'):
         (shown,) = page.run(given(page, view=view, image=None))
         for part in (page.features, page.prediction, page.sizes):
-            assert shown[part] == '<p>Choose an example, or an image of your own.</p>'
+            assert (
+                shown[part]
+                == '<p>No image yet: choose an example, or drop an image of your own.</p>'
+            )
         assert not any(shown[one] for one in (page.attention, page.caption, page.table))
 
 

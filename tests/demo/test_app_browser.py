@@ -90,14 +90,14 @@ def picture(page, name, model=None, *, whole=True):
         comment = f'{model} {shipped_weights()[model].sha256}'
         with Image.open(FOLDER / f'{name}.png') as image:
             if whole:
-                image.thumbnail((1100, 1100))
+                image.thumbnail((1400, 1400))
             image.convert('RGB').save(FOLDER / f'{name}.jpg', quality=72, comment=comment)
 
 
 def test_the_first_screen_is_a_finished_example(open_page):
     page = open_page()
     assert page.locator('#results figure img').bounding_box()['y'] < 300
-    expect(page.locator('body')).to_contain_text('See what a vision transformer')
+    expect(page.locator('body')).to_contain_text('see what a model finds')
     done(page, r'112 x 112 px \| church 9\d% \| good size')
     expect(page.get_by_label('number input for Lowest score')).to_be_hidden()
 
@@ -106,17 +106,17 @@ def test_prediction_and_scores(open_page):
     page = open_page()
     choose(page, DETECTOR)
     view(page, 'Prediction')
-    done(page, r'240 x 240 px \| \d+ of 27 found, \d+ extra.+RBC\s*\d')
+    done(page, r'240 x 240 px \| \d+ of 11 found, \d+ extra.+RBC\s*\d')
     side = page.get_by_label(re.compile('number input for Longer side.+0: as the model was tested'))
     side.fill('480')
     side.press('Enter')
     side.blur()
-    done(page, r'480 x 480 px \| \d+ of 27 found, \d+ extra.+RBC\s*\d')
+    done(page, r'480 x 480 px \| \d+ of 11 found, \d+ extra.+RBC\s*\d')
     score = page.get_by_label('number input for Lowest score')
     score.fill('1')
     score.press('Enter')
     score.blur()
-    done(page, '0 of 27 found, 0 extra')
+    done(page, '0 of 11 found, 0 extra')
     choose(page, SEGMENTOR)
     done(page, r'building\s*2\d\.\d%')
     expect(score).to_be_hidden()
@@ -130,7 +130,7 @@ def test_several_sizes(open_page):
     done(page, '512 x 512 px as 32 x 32 places')
     view(page, 'Several sizes')
     done(page, r'120 x 120 px \| .+ outside the good sizes.+720 x 720 px \|')
-    done(page, r'480 x 480 px \| \d+ of 27 found, \d+ extra \| from another data set')
+    done(page, r'480 x 480 px \| \d+ of 11 found, \d+ extra \| from another data set')
     choose(page, SEGMENTOR)
     done(page, r'640 x 480 px \| building 2\d%, tree 2\d%.+1024 x 768 px \|')
     picture(page, 'app_sizes', SEGMENTOR)
@@ -173,7 +173,7 @@ def test_a_point_is_chosen_by_a_click_and_by_the_keyboard(open_page):
     expect(across).not_to_have_value('50')
     across.focus()
     page.keyboard.press('ArrowUp')
-    layer = page.get_by_label('number input for Layer: % of the depth')
+    layer = page.get_by_label('number input for Layer, from the first')
     layer.fill('0')
     layer.press('Enter')
     layer.blur()
@@ -202,13 +202,13 @@ def test_kinds_of_images(open_page, name):
 def test_a_file_that_is_no_image(open_page):
     page = open_page()
     page.get_by_label('Remove Image').click()
-    done(page, 'Choose an example, or an image of your own')
+    done(page, 'choose an example, or drop an image of your own')
     expect(page.locator('#results figure')).to_have_count(0)
     give(page, 'a.png', b'/etc/passwd')
     expect(page.locator('body')).to_contain_text('not an image of an accepted format')
     expect(page.locator('#results figure')).to_have_count(0)
     choose(page, DETECTOR)
-    done(page, 'of 27 found')
+    done(page, 'of 11 found')
 
 
 def test_a_second_user_waits_and_is_told_so(open_page, monkeypatch):
