@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from filelock import FileLock, Timeout
@@ -64,7 +64,8 @@ class DurableCheckpointHook(CheckpointHook):
     that iteration saves a checkpoint anyway. With accumulated gradients, it is saved after the
     step; with several processes, after at most ten iterations. The process then exits with code 75
     (``EXIT_PREEMPTED``), so that a job script can start it again (Slurm: ``scontrol requeue``).
-    Such a training resumes within its epoch. A second SIGINT stops at once.
+    Such a training resumes within its epoch. A validation ends at once if its iteration is saved;
+    otherwise, and with several processes, it is finished first. A second SIGINT stops at once.
 
     Two trainings cannot share a work directory.
 
@@ -209,6 +210,18 @@ class DurableCheckpointHook(CheckpointHook):
             return
         if self._saved_iter != iteration:
             self._save(runner, INTERRUPTED, dict(epoch=runner.epoch, iter=iteration))
+        self._exit(runner, iteration)
+
+    def after_val_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        """After a signal, raise ``SystemExit`` if the training's iteration is saved.
+
+        A resume repeats the validation. Nothing is saved here, where averaged weights stand in for
+        those of the model.
+        """
+        if self._signal is not None and runner.world_size == 1 and self._saved_iter == runner.iter:
+            self._exit(runner, runner.iter)
+
+    def _exit(self, runner: Runner, iteration: int) -> NoReturn:
         saved = f'saved iteration {iteration} in {self.out_dir}'
         runner.logger.warning(f'Interrupted: {saved}; start it again with --resume to go on.')
         raise SystemExit(EXIT_PREEMPTED)

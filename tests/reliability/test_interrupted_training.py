@@ -195,6 +195,19 @@ def test_a_signal_saves_and_exits(setting, number, whole, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize('setting', ['iterations, validation', 'epochs, averaged weights'])
+def test_a_signal_ends_a_validation_whose_iteration_is_saved(setting, whole, tmp_path):
+    """A resume repeats the validation."""
+    folder, options = tmp_path / 'run', SETTINGS[setting]
+    in_validation = (LENGTH if options.get('by_epoch') else 4) + 2
+    exit_code = stopped(folder, in_validation, signal_number=signal.SIGTERM, **options)
+    assert exit_code == EXIT_PREEMPTED
+    assert not (folder / INTERRUPTED).exists()  # which the next iteration would have saved
+    assert run(folder, **options).finish() == 0, folder.with_suffix('.log').read_text()
+    assert_equal_leaves(whole(setting), final_state(folder))
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     ('setting', 'number'),
     [('persistent workers', signal.SIGTERM), ('iterations, workers', signal.SIGINT)],
