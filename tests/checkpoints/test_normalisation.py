@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hostile import refused
 from mmengine.config import Config
 from tiny import COLUMN, ONE_BLOCK, build, column, semantic_fpn
 
@@ -244,6 +245,21 @@ def test_a_training_says_its_values(beside, inside, expected, rgb, tmp_path):
         found = find_normalisation(name)
         assert values(found) == expected
         assert found is None or found.rgb == rgb
+
+
+def test_the_weights_of_a_training_are_not_read_for_its_values(tmp_path):
+    """They are read, and compared with their checksums, when they are loaded."""
+    inside = 'dict(mean=[127.5, 127.5, 127.5], std=[127.5, 127.5, 127.5], bgr_to_rgb=True)'
+    source = TRAINING.format(beside='', inside=inside)
+    weights = torch.full((1000,), 7.0)
+    file = tmp_path / 'epoch_3.pth'
+    torch.save(dict(state_dict=dict(w=weights), meta=dict(cfg=source)), file)
+    content = file.read_bytes()
+    damaged = content.replace(weights.numpy().tobytes(), (weights + 1).numpy().tobytes())
+    assert damaged != content
+    file.write_bytes(damaged)
+    assert values(find_normalisation(file)) == HALF
+    refused(file, 'wrong checksum')
 
 
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])

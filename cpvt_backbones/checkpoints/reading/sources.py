@@ -111,7 +111,7 @@ def cached_file(address: str) -> Path:
     name = parts.path.rpartition('/')[2]
     file = Path(name if name not in ('', '.', '..') else 'checkpoint')
     if digest:
-        return _cache(f'{file.stem}-{digest[1]}{file.suffix}')
+        return _cache(f'{file.stem[:100]}-{digest[1]}{file.suffix}')
     if hash_in_name(file.stem):
         return _cache(file.name)
     folder = re.sub('[^a-z0-9.-]', '_', f'{parts.hostname}')[:60]
