@@ -16,7 +16,14 @@ from cpvt_backbones.checks import (
 )
 
 from .attention import Bias, Rotate, drop_out
-from .tokens import Grid, ceil_div, is_recording, patch_tokens, prepend_tokens
+from .tokens import (
+    Grid,
+    ceil_div,
+    is_recording,
+    map_to_tokens,
+    replace_patch_tokens,
+    tokens_to_map,
+)
 
 
 class DropPath(nn.Module):
@@ -111,22 +118,14 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid | None = None, num_prefix: int = 0) -> Tensor:
         """Map tokens (B, T, C) to the same shape; only :class:`ConvMLP` uses the grid."""
-        parts = self._count_parts(x)
-        if parts == 1:
-            return self._run(x)
-        flat = x.flatten(0, 1)
-        out = torch.empty_like(flat)
-        for source, target in zip(flat.tensor_split(parts), out.tensor_split(parts), strict=True):
-            target.copy_(self._run(source))
-        return out.unflatten(0, x.shape[:2])
-
-    def _count_parts(self, x: Tensor) -> int:
         if is_recording() or torch.is_grad_enabled() or x.device.type != 'cpu':
-            return 1
+            return self._run(x, grid, num_prefix)
         hidden_bytes = x.shape[0] * x.shape[1] * self.fc2.in_features * x.element_size()
-        return 1 if hidden_bytes <= WHOLE_BYTES else ceil_div(hidden_bytes, PART_BYTES)
+        if hidden_bytes <= WHOLE_BYTES:
+            return self._run(x, grid, num_prefix)
+        return self._run_in_parts(x, ceil_div(hidden_bytes, PART_BYTES), grid, num_prefix)
 
-    def _run(self, x: Tensor) -> Tensor:
+    def _run(self, x: Tensor, grid: Grid | None, num_prefix: int) -> Tensor:
         if self.activation == 'swiglu':
             hidden = F.silu(self.fc1_g(x), inplace=self.in_place) * self.fc1_x(x)
         elif self.activation == 'quick_gelu':
@@ -134,14 +133,20 @@ class MLP(nn.Module):
             gate = torch.sigmoid(1.702 * hidden)
             hidden = gate.mul_(hidden) if self.in_place else gate * hidden
         else:
-            hidden = self._gelu(self.fc1(x))
+            kind = 'tanh' if self.activation == 'gelu_tanh' else 'none'
+            hidden = self.fc1(x)
+            if self.in_place:
+                hidden = torch.ops.aten.gelu_(hidden, approximate=kind)
+            else:
+                hidden = F.gelu(hidden, approximate=kind)
         return drop_out(self.drop, self.fc2(drop_out(self.drop, hidden)))
 
-    def _gelu(self, hidden: Tensor) -> Tensor:
-        kind = 'tanh' if self.activation == 'gelu_tanh' else 'none'
-        if self.in_place:
-            return torch.ops.aten.gelu_(hidden, approximate=kind)
-        return F.gelu(hidden, approximate=kind)
+    def _run_in_parts(self, x: Tensor, parts: int, grid: Grid | None, num_prefix: int) -> Tensor:
+        flat = x.flatten(0, 1)
+        out = torch.empty_like(flat)
+        for source, target in zip(flat.tensor_split(parts), out.tensor_split(parts), strict=True):
+            target.copy_(self._run(source, grid, num_prefix))
+        return out.unflatten(0, x.shape[:2])
 
 
 class ConvMLP(MLP):
@@ -171,32 +176,32 @@ class ConvMLP(MLP):
             hidden_dim, hidden_dim, kernel_size, padding=kernel_size // 2, groups=hidden_dim
         )
 
-    def forward(self, x: Tensor, grid: Grid | None = None, num_prefix: int = 0) -> Tensor:
+    def _run(self, x: Tensor, grid: Grid | None, num_prefix: int) -> Tensor:
         """Map tokens (B, P + H * W, C) to the same shape; ``num_prefix`` is P."""
         assert grid is not None
-        parts = self._count_parts(x)
-        if parts == 1:
-            prefix_tokens = self._run(x[:, :num_prefix]) if num_prefix else None
-            tokens = self._run_map(patch_tokens(x, num_prefix).unflatten(1, grid))
-            return prepend_tokens(prefix_tokens, tokens.flatten(1, 2))
-        out = torch.empty_like(x)
-        if num_prefix:
-            out[:, :num_prefix] = self._run(x[:, :num_prefix])
-        source, target = (patch_tokens(t, num_prefix).unflatten(1, grid) for t in (x, out))
-        rows = max(1, x.shape[0] * grid[0] // parts)
-        # A band includes the rows above and below that the kernel reaches.
-        reach = self.dwconv.padding[0]
-        for image in range(x.shape[0]):
-            for top in range(0, grid[0], rows):
-                start = max(0, top - reach)
-                band = self._run_map(source[image : image + 1, start : top + rows + reach])
-                part = target[image, top : top + rows]
-                part.copy_(band[0, top - start :][: part.shape[0]])
-        return out
+        hidden = self.fc1(x)
+        patches = map_to_tokens(self.dwconv(tokens_to_map(hidden[:, num_prefix:], grid)))
+        hidden = replace_patch_tokens(hidden, num_prefix, patches)
+        hidden = torch.ops.aten.gelu_(hidden) if self.in_place else F.gelu(hidden)
+        return drop_out(self.drop, self.fc2(drop_out(self.drop, hidden)))
 
-    def _run_map(self, x: Tensor) -> Tensor:
-        hidden = self.dwconv(self.fc1(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return drop_out(self.drop, self.fc2(drop_out(self.drop, self._gelu(hidden))))
+    def _run_in_parts(self, x: Tensor, parts: int, grid: Grid | None, num_prefix: int) -> Tensor:
+        """Compute bands of rows, each with the rows above and below that the kernel reaches."""
+        assert grid is not None
+        height, width = grid
+        reach = self.dwconv.kernel_size[0] // 2
+        rows = max(1, x.shape[0] * height // parts)
+        out = torch.empty_like(x)
+        for source, target in zip(x, out, strict=True):
+            for top in range(0, height, rows):
+                start, end = max(0, top - reach), min(height, top + rows + reach)
+                cells = slice(num_prefix + start * width, num_prefix + end * width)
+                band = self._run(source[None, cells], (end - start, width), 0)[0]
+                inner = target[num_prefix:][top * width : (top + rows) * width]
+                inner.copy_(band[(top - start) * width :][: len(inner)])
+        if num_prefix:
+            out[:, :num_prefix] = super()._run(x[:, :num_prefix], grid, num_prefix)
+        return out
 
 
 class Block(nn.Module):
