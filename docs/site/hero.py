@@ -28,8 +28,8 @@ KINDS = {
     '': 'other backbones',
 }
 LIMITS = dict(xlim=(0.3, 8.1), ylim=(35.2, 47.6))
-AREA = 0.42  # of a marker, in square points per MiB
-SAMPLES = (100, 400)  # MiB, in the legend
+AREA = 0.6  # of a marker, in square points per MiB
+SAMPLES = (150, 350)  # MiB, in the legend
 # Offsets in px of the labels, from the middle of the marker; others are to the right.
 OFFSETS = {
     'PVTv2-B0': (-10, -10),
@@ -126,8 +126,8 @@ def legend(sheet: Sheet, x: float, y: float, step: float = 19) -> None:
         sheet.write(x + 14, y + line * step + 4, text, 12)
     y += len(KINDS) * step
     for place, memory in enumerate(SAMPLES):
-        dot(sheet, x + 20 * place, y, memory, colours[''])
-    sheet.write(x + 38, y + 4, f'memory: {SAMPLES[0]}, {SAMPLES[1]} MiB', 12)
+        dot(sheet, x + 23 * place, y, memory, colours[''])
+    sheet.write(x + 41, y + 4, f'memory: {SAMPLES[0]}, {SAMPLES[1]} MiB', 12)
 
 
 def dot(sheet: Sheet, x: float, y: float, memory: float, colour: str) -> None:
