@@ -103,9 +103,9 @@ def photograph(
     for _, box in read_boxes(image, model).iloc[::-1].iterrows():
         x1, y1, x2, y2 = np.clip(box[CORNERS].to_numpy(float), 1, width - 1)
         colour = COLOURS[box['class']]
-        style: dict[str, Any] = dict(facecolor=f'{colour}26', edgecolor=colour, linewidth=1.5)
+        style: dict[str, Any] = dict(facecolor='none', edgecolor=colour, linewidth=1.5)
         if box.is_extra:
-            style |= dict(facecolor='none', linestyle=(0, (2.5, 2)))
+            style |= dict(linestyle=(0, (2.5, 2)))
         axis.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, **style))
         if tags:
             tag = dict(boxstyle='square,pad=0.15', facecolor=colour, edgecolor='none')
@@ -118,7 +118,7 @@ def photograph(
 def caption(model: str) -> str:
     """What a model finds on the first photograph."""
     cells, found, extra = count([FIRST], model)
-    return f'{found} of {cells} cells found, {extra} extra box' + 'es' * (extra != 1)
+    return f'{found} of {cells} cells found, {extra} extra box' + 'es' * (extra != 1) + ' (dashed)' * (extra > 0)
 
 
 PARTS = {

@@ -23,8 +23,8 @@ COLOURS = {
     'dark': {FAMILY: '#7db4f0', OURS: '#f0a35e', '': '#b4bac4'},
 }
 KINDS = {
-    OURS: 'this package: you train it',
-    FAMILY: 'PVTv2: runs by name',
+    OURS: 'PyramidCPVT: you train it',
+    FAMILY: 'PVTv2: runs at once',
     '': 'other backbones',
 }
 LIMITS = dict(xlim=(0.3, 8.1), ylim=(35.2, 47.6))
@@ -36,7 +36,7 @@ OFFSETS = {
     'Swin-T': (25, -4),  # the arrow passes between
     'PVTv2-B1': (-15, -8),
     'PVTv2-B2': (-16, -3),
-    'PVTv2-B3': (2, -26),
+    'PVTv2-B3': (-6, 12),
     'PVTv2-B4': (-4, 17),
     'PVTv2-B5': (-3, -24),
 }
@@ -69,7 +69,7 @@ def caption() -> tuple[str, str]:
     images = list(before_after.read_labels())
     labelled, found, extra = before_after.count(images)
     return (
-        f'{before_after.MINUTES} minutes on a CPU thread, 80 photographs.',
+        f'{before_after.MINUTES} minutes on a CPU thread, 80 photos. Dashed: extra.',
         f'{len(images)} others: {found} of {labelled} cells found, {extra} extra boxes.',
     )
 
@@ -114,7 +114,7 @@ def gain(axis: Axes, base: pd.Series, ours: pd.Series, colour: str) -> None:
     x, y = (base.x + ours.x) / 2 + 0.14, (base.ap + ours.ap) / 2 - 0.5
     style = dict(color=colour, weight='bold')
     axis.text(x, y, f'+{ours.ap - base.ap:.1f} AP', fontsize=16 * POINTS, **style)
-    text = f'time x {ours.ms / base.ms:.1f}\nmemory x {ours.mib / base.mib:.1f}'
+    text = f'time × {ours.ms / base.ms:.1f}\nmemory × {ours.mib / base.mib:.1f}'
     axis.text(x - 0.12, y - 0.2, text, color=colour, va='top', fontsize=11 * POINTS)
 
 
@@ -127,7 +127,7 @@ def legend(sheet: Sheet, x: float, y: float, step: float = 19) -> None:
     y += len(KINDS) * step
     for place, memory in enumerate(SAMPLES):
         dot(sheet, x + 23 * place, y, memory, colours[''])
-    sheet.write(x + 41, y + 4, f'memory: {SAMPLES[0]}, {SAMPLES[1]} MiB', 12)
+    sheet.write(x + 41, y + 4, f'{SAMPLES[0]}, {SAMPLES[1]} MiB of memory', 12)
 
 
 def dot(sheet: Sheet, x: float, y: float, memory: float, colour: str) -> None:
