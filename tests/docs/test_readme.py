@@ -151,7 +151,10 @@ def test_the_first_paragraph_says_what_the_table_has():
     assert said == tuple(f'{ratio:.1f}' for ratio in ratios)
     (ap,) = re.findall(r'PVTv2-B2 with ([\d.]+) box AP', TEXT)
     assert float(ap) == published_weights()['retinanet_pvtv2_b2-coco'].scores['box AP']
-    assert not any('peg' in one.about.lower() for one in published_weights().values())
+    published = published_weights()
+    (miou,) = re.findall(r'\[UPerNet\]\S+, ([\d.]+) mIoU', TEXT)
+    assert float(miou) == published['upernet_twins_pcpvt_small-ade20k'].scores['mIoU']
+    assert not any('peg' in one.about.lower() for one in published.values())
 
 
 def test_the_first_picture_has_the_points_of_the_table(monkeypatch):
