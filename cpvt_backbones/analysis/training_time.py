@@ -50,7 +50,7 @@ class TrainingTime:
         """Describe the time and how it was measured."""
         units = dict(days=86400, h=3600, min=60, s=1)
         unit = next((name for name in units if self.high >= 1.5 * units[name]), 's')
-        ends = [max(1.0, seconds / units[unit]) for seconds in (self.low, self.high)]
+        ends = (self.low / units[unit], self.high / units[unit])
         low, high = (f'{end:.1f}' if end < 9.95 else f'{end:.0f}' for end in ends)
         span = high if low == high else f'{low} to {high}'
         steps = '1 step' if self.steps == 1 else f'{self.steps} steps'

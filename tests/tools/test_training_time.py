@@ -131,7 +131,7 @@ def test_epochs_are_counted_by_their_batches(call, own_data, clock):
         (588, 718, '9.8 to 12 min'),
         (5 * 3600, 6.1 * 3600, '5.0 to 6.1 h'),
         (3 * 86400, 3.02 * 86400, '3.0 days'),
-        (0.1, 0.4, '1.0 s'),
+        (28, 150, '0.5 to 2.5 min'),
     ],
 )
 def test_the_time_is_told_as_a_range(low, high, text):
