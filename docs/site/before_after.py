@@ -118,7 +118,8 @@ def photograph(
 def caption(model: str) -> str:
     """What a model finds on the first photograph."""
     cells, found, extra = count([FIRST], model)
-    return f'{found} of {cells} cells found, {extra} extra box' + 'es' * (extra != 1) + ' (dashed)' * (extra > 0)
+    boxes = f'{extra} extra box{"" if extra == 1 else "es"}{" (dashed)" if extra else ""}'
+    return f'{found} of {cells} cells found, {boxes}'
 
 
 PARTS = {
