@@ -72,6 +72,7 @@ def test_mmpretrain_says_its_values():
     assert (found.mean, found.std) == HALF
 
 
+@pytest.mark.full
 def test_the_index_has_the_values_of_its_configs():
     for name, entry in named_models().items():
         cfg = Config.fromfile(entry.config_file, import_custom_modules=False)

@@ -199,6 +199,7 @@ def test_the_session_in_the_terminal_has_the_score_of_the_page(monkeypatch):
         assert red[0] in shown and white[0] in shown
 
 
+@pytest.mark.full
 def test_what_it_says_of_its_peers():
     """The table of docs/bridges.md on timm, mmseg and mmpretrain, as they are installed."""
     timm = pytest.importorskip('timm')

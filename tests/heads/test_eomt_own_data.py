@@ -103,6 +103,7 @@ def test_a_published_model_goes_on_with_own_objects(name, data, tmp_path, call, 
     assert all('segmentation' in one for one in found)
 
 
+@pytest.mark.full
 def test_names_that_are_all_new_keep_no_row(data, call, capsys):
     pytest.importorskip('mmdet')
     name = 'eomt_large-coco_instance'
