@@ -133,7 +133,7 @@ FIGURES = [
     ('README.md', "N to N times as fast as timm's Twins", lambda: on_cpus(TIMM)),
     (
         'README.md',
-        'takes N times as long as with ResNet-50, and N times the memory',
+        'takes N times as long, and N times the memory',
         lambda: [by_resnet('ms'), by_resnet('mib')],
     ),
     ('README.md', "N to N times as mmseg's", lambda: on_cpus(MMSEG)),
