@@ -39,10 +39,10 @@ CONFIGS = {
     'segmentor': 'configs/demo/semantic-fpn_{}_digits.py',
 }
 BACKBONES = {False: 'multiscale-cpvt-d4', True: 'multiscale-cpvt'}  # by --long
-# A short training ends elsewhere on another processor: mIoU 0.628 on an AMD EPYC, 0.586 on an Intel
-# Xeon with AMX.
+# A short training ends elsewhere on another processor: with a longer one, mIoU was 0.628 on an AMD
+# EPYC and 0.586 on an Intel Xeon with AMX. It is 0.547 on the EPYC.
 LEAST_AP50 = 0.85
-LEAST_MIOU = 0.5
+LEAST_MIOU = 0.45
 MOST_AP50_LOST = 0.05
 TRAIN_SIDE, TRAIN_SCENES = 128, 4000
 # The trainings run side by side. More threads than this gain nothing at 128 px.
