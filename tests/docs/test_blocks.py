@@ -35,6 +35,7 @@ ELSEWHERE = {
         '# my_detector.py': 'test_own_config.py',
         '# in model: two-stage': 'test_own_config.py',
         '# three_classes.py': 'test_own_config.py',
+        '# my_upernet.py': 'test_own_config.py',
         '# my_segmentor.py': 'test_own_config.py',
         '# (1) more pixels': 'test_own_config.py',
         'optim_wrapper = dict(\n    constructor=': 'test_own_config.py',

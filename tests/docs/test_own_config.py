@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.dataset import pseudo_collate
+from mmengine.hub import get_config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
@@ -23,12 +24,13 @@ from cpvt_backbones.toolboxes import check_neck, read_config
 
 PAGE = 'docs/own_config.md'
 CODE = [text for language, text in blocks(PAGE) if language == 'python']
-CONFIGS = {'mmdet': 'my_detector.py', 'mmseg': 'my_segmentor.py'}
+SEGMENTORS = ['my_upernet', 'my_segmentor']
+CONFIGS = {'my_detector': 'mmdet'} | dict.fromkeys(SEGMENTORS, 'mmseg')
 
 
-def write_config(folder, toolbox, *, more=''):
-    (block,) = (text for text in CODE if text.startswith(f'# {CONFIGS[toolbox]}\n'))
-    path = folder / CONFIGS[toolbox]
+def write_config(folder, name, *, more=''):
+    (block,) = (text for text in CODE if text.startswith(f'# {name}.py\n'))
+    path = folder / f'{name}.py'
     path.write_text(block + more)
     return path
 
@@ -125,6 +127,26 @@ def test_the_pretrained_of_a_base_is_answered_by_what_to_write(tmp_path):
         MODELS.build(cfg.model)
 
 
+@pytest.mark.parametrize('own', [False, True], ids=['tab', 'own classes'])
+def test_upernet_has_the_rates_of_mmsegs_twins(own, tmp_path):
+    """AdamW, no decay of PEG and norms, and the schedule up to its length."""
+    pytest.importorskip('mmseg')
+    ((_, text),) = blocks(PAGE, 'UPerNet')
+    (tmp_path / 'tab.py').write_text(text)
+    cfg = read_config(write_config(tmp_path, 'my_upernet') if own else tmp_path / 'tab.py')
+    (name,) = re.findall(r'`(twins_pcpvt-s_uperhead_\S+)\.py`', (ROOT / PAGE).read_text())
+    twins = get_config(f'mmseg::twins/{name}.py')
+    length = cfg.train_cfg.max_iters
+    assert length == (40000 if own else twins.train_cfg.max_iters)
+    twins.param_scheduler[-1].end = length
+    assert cfg.param_scheduler == twins.param_scheduler
+    assert twins.optim_wrapper.optimizer.pop('betas') == (0.9, 0.999)  # torch's default
+    assert cfg.optim_wrapper.optimizer == twins.optim_wrapper.optimizer
+    assert cfg.optim_wrapper.paramwise_cfg == twins.optim_wrapper.paramwise_cfg
+    assert cfg.model.backbone.drop_path_rate == twins.model.backbone.drop_path_rate
+    assert cfg.train_dataloader.batch_size == twins.train_dataloader.batch_size == 4
+
+
 def rows(heading):
     """Cells of the table below a heading, without its head."""
     text = (ROOT / PAGE).read_text().partition(f'\n## {heading}\n')[2].partition('\n## ')[0]
@@ -132,16 +154,21 @@ def rows(heading):
     return [[cell.strip().strip('`') for cell in line.strip('|').split('|')] for line in lines[2:]]
 
 
-@pytest.mark.parametrize('toolbox', CONFIGS)
-def test_config_builds(toolbox, tmp_path):
+@pytest.mark.parametrize('name', CONFIGS)
+def test_config_builds(name, tmp_path):
+    toolbox = CONFIGS[name]
     pytest.importorskip(toolbox)
-    cfg = read_config(write_config(tmp_path, toolbox))
+    cfg = read_config(write_config(tmp_path, name))
     assert cfg.model.backbone.init_cfg == 'timm://twins_pcpvt_small.in1k'
     model = MODELS.build(dict(cfg.model, _scope_=toolbox))
     check_neck(model, cfg.model)
     assert type(model.data_preprocessor).__name__.startswith('ValidSizes')
-    head = model.bbox_head if toolbox == 'mmdet' else model.decode_head
-    assert head.num_classes == len(cfg.val_dataloader.dataset.metainfo.classes) == 3
+    heads = [model.bbox_head] if toolbox == 'mmdet' else [model.decode_head]
+    if getattr(model, 'with_auxiliary_head', False):
+        heads.append(model.auxiliary_head)
+    assert len(heads) == 1 + (name == 'my_upernet')
+    classes = cfg.val_dataloader.dataset.metainfo.classes
+    assert {head.num_classes for head in heads} == {len(classes)} == {3}
     assert pegs_and_others(model, cfg)[0] == {0}
 
 
@@ -166,7 +193,7 @@ def test_two_stage_config_builds(name, tmp_path):
     pytest.importorskip('mmdet')
     (heads,) = (text for text in CODE if text.startswith('# in model: two-stage\n'))
     mask_head = ',\n    mask_head=dict(num_classes=len(classes))'
-    path = write_config(tmp_path, 'mmdet')
+    path = write_config(tmp_path, 'my_detector')
     text = path.read_text()
     changes = {
         'retinanet/retinanet_r50': f'{name.replace("-", "_")}/{name}_r50',
@@ -201,7 +228,7 @@ def test_layer_decay(tmp_path):
     """The rate falls by one factor from block to block, and PEG has no weight decay."""
     pytest.importorskip('mmdet')
     (block,) = (text for text in CODE if text.startswith('optim_wrapper'))
-    cfg = read_config(write_config(tmp_path, 'mmdet', more=block))
+    cfg = read_config(write_config(tmp_path, 'my_detector', more=block))
     model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
     assert pegs_and_others(model, cfg) == ({0}, {0, 0.05})
     groups = build_optim_wrapper(model, dict(cfg.optim_wrapper)).optimizer.param_groups
@@ -265,16 +292,17 @@ LINES = re.split(r'^(?=# \()', next(x for x in CODE if x.startswith('# (1)')), f
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    'lines, crop, tested',
+    'name, lines, crop, tested',
     [
-        ('', (512, 512), [(512, 768), (512, 928)]),
-        (LINES[0], (768, 768), [(768, 1152), (768, 1376)]),
-        (LINES[1], (512, 512), [(64, 96), (928, 1600)]),
-        (LINES[2], (512, 512), [(512, 768), (512, 928)]),
+        ('my_upernet', '', (512, 512), [(512, 768), (512, 910)]),
+        ('my_segmentor', '', (512, 512), [(512, 768), (512, 910)]),
+        ('my_upernet', LINES[0], (768, 768), [(768, 1152), (768, 1365)]),
+        ('my_upernet', LINES[1], (512, 512), [(64, 96), (900, 1600)]),
+        ('my_segmentor', LINES[2], (512, 512), [(512, 768), (512, 910)]),
     ],
-    ids=['base', 'more pixels', 'own scale', 'windows'],
+    ids=['UPerNet', 'Semantic FPN', 'more pixels', 'own scale', 'windows'],
 )
-def test_segmentor_takes_images_of_two_sizes(lines, crop, tested, tmp_path, monkeypatch):
+def test_segmentor_takes_images_of_two_sizes(name, lines, crop, tested, tmp_path, monkeypatch):
     """Batches of crops, and a test of each image, with the lines for other sizes."""
     datasets = pytest.importorskip('mmseg.registry').DATASETS
     monkeypatch.chdir(tmp_path)
@@ -283,7 +311,7 @@ def test_segmentor_takes_images_of_two_sizes(lines, crop, tested, tmp_path, monk
     for part in ('train', 'val'):
         Image.new('RGB', (1600, 900)).save(data / part / '1.jpg')
         Image.new('L', (1600, 900), 2).save(data / f'{part}_masks/1.png')
-    cfg = read_config(write_config(tmp_path, 'mmseg', more=lines))
+    cfg = read_config(write_config(tmp_path, name, more=lines))
     train, val = (
         datasets.build(loader.dataset) for loader in (cfg.train_dataloader, cfg.val_dataloader)
     )
@@ -302,6 +330,41 @@ def test_segmentor_takes_images_of_two_sizes(lines, crop, tested, tmp_path, monk
             assert found.pred_sem_seg.shape == found.gt_sem_seg.shape == (900, 1600)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize('name', SEGMENTORS)
+def test_void_of_another_number(name, tmp_path, monkeypatch):
+    """In masks and in the padding of images that are smaller than the crop."""
+    datasets = pytest.importorskip('mmseg.registry').DATASETS
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path / 'data/mine')
+    mask = np.full((64, 96), 11, np.uint8)
+    mask[:8] = 2
+    Image.fromarray(mask).save('data/mine/train_masks/1.png')
+    path = write_config(tmp_path, name)
+    text = path.read_text()
+    assert text.count('void = 255') == 1
+    path.write_text(text.replace('void = 255', 'void = 11'))
+    cfg = read_config(path)
+    assert {cfg.val_evaluator.ignore_index, cfg.test_evaluator.ignore_index} == {11}
+    pipeline = cfg.train_dataloader.dataset.pipeline
+    pipeline[2].update(scale=(96, 64), ratio_range=(0.5, 0.5))
+    assert pipeline[3].ignore_index == 11
+    pipeline[3].crop_size = (64, 64)
+    cfg.model.data_preprocessor.size = (64, 64)
+    cfg.model.backbone.update(arch='tiny', init_cfg=None)
+    model = revert_sync_batchnorm(MODELS.build(dict(cfg.model, _scope_='mmseg')))
+    data = datasets.build(cfg.train_dataloader.dataset)
+    batch = model.data_preprocessor(pseudo_collate([data[1], data[2]]), training=True)
+    labels = torch.stack([one.gt_sem_seg.data for one in batch['data_samples']])
+    assert labels.shape[-2:] == (64, 64) and {*labels.unique().tolist()} == {0, 2, 11}
+    losses = model(**batch, mode='loss')
+    assert all(torch.as_tensor(value).isfinite().all() for value in losses.values())
+    model.data_preprocessor.seg_pad_val = 255
+    batch = model.data_preprocessor(pseudo_collate([data[1], data[2]]), training=True)
+    with pytest.raises(IndexError, match='255 is out of bounds'):
+        model(**batch, mode='loss')
+
+
 # Short trainings on random weights and small images.
 SHORT = {
     'mmdet': (
@@ -311,25 +374,26 @@ SHORT = {
     'mmseg': (
         'train_cfg.max_iters=1',
         'train_cfg.val_interval=1',
-        'train_dataloader.dataset.dataset.pipeline.2.scale=(96,64)',
-        'train_dataloader.dataset.dataset.pipeline.3.crop_size=(64,64)',
+        'train_dataloader.dataset.pipeline.2.scale=(96,64)',
+        'train_dataloader.dataset.pipeline.3.crop_size=(64,64)',
         'model.data_preprocessor.size=(64,64)',
-        'optim_wrapper.type=OptimWrapper',  # the base's is of a GPU
     ),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('toolbox', CONFIGS)
-def test_config_trains(toolbox, call, tmp_path, monkeypatch):
+@pytest.mark.parametrize('name', CONFIGS)
+def test_config_trains(name, call, tmp_path, monkeypatch):
     """With the commands of the page; the model then predicts."""
+    toolbox = CONFIGS[name]
     pytest.importorskip(toolbox)
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path / 'data/mine')
-    config = write_config(tmp_path, toolbox)
+    (auto_scale_lr,) = (text for text in CODE if text.startswith('auto_scale_lr'))
+    config = write_config(tmp_path, name, more=auto_scale_lr if name == 'my_upernet' else '')
     options = ['model.backbone.init_cfg=None', *SMALL, *SHORT[toolbox]]
     options += [f'{part}_dataloader.dataset.pipeline.1.scale=(96,64)' for part in ('val', 'test')]
-    scaled = ['--auto-scale-lr'] if toolbox == 'mmdet' else []
+    scaled = [] if name == 'my_segmentor' else ['--auto-scale-lr']
     call('train', config, *scaled, '--cfg-options', *options)
     (weights,) = (tmp_path / f'work_dirs/{config.stem}').glob('*_1.pth')
     if toolbox == 'mmseg':
