@@ -6,10 +6,11 @@ import os
 
 import pytest
 import torch
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import MMLogger
 from mmengine.runner import FlexibleRunner, Runner
-from short_runs import SAMPLES, Damage, Numbered, Stop, StopAfter, run
+from short_runs import SAMPLES, Damage, Numbered, Regression, Stop, StopAfter, run
+from torch import nn
 
 from cpvt_backbones.checkpoints import CheckpointError
 from cpvt_backbones.engine import DurableCheckpointHook, ResumableFlexibleRunner, ResumableRunner
@@ -198,6 +199,25 @@ def test_with_mmengines_own_runner_data_and_schedule_go_on_as_mmengine_does(
     for step, rate in resumed.rates.items():
         assert rate == pytest.approx(whole.rates[step], rel=1e-9)
     assert [line for line in warnings if "runner_type='ResumableRunner' ends with" in line]
+
+
+@pytest.mark.parametrize('drop', [False, True], ids=['no dropout', 'dropout'])
+@pytest.mark.parametrize('length', [dict(epochs=4), dict(iterations=20)], ids=['epochs', 'iters'])
+def test_with_mmengines_own_hook_a_resume_reads_the_same_data(length, drop, tmp_path):
+    """As ``cpvt train`` builds it for a stock config; only dropout draws other numbers."""
+
+    def train(folder, **options):
+        layer = nn.Sequential(nn.Dropout(), nn.Linear(3, 1)) if drop else nn.Linear(3, 1)
+        kept = dict(max_keep_ckpts=-1)
+        options |= dict(length, hook_type=CheckpointHook, checkpoint=kept)
+        return run(folder, model=Regression(layer), **options)
+
+    whole = train(tmp_path)
+    start = tmp_path / ('epoch_2.pth' if 'epochs' in length else 'iter_10.pth')
+    resumed = train(tmp_path / 'resumed', resume=True, load_from=str(start))
+    assert resumed.read == whole.read[len(whole.read) // 2 :]
+    pairs = zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs) == (not drop)
 
 
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
