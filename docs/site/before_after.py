@@ -118,12 +118,12 @@ def photograph(
 def caption(model: str) -> str:
     """What a model finds on the first photograph."""
     cells, found, extra = count([FIRST], model)
-    boxes = f'{extra} extra box{"" if extra == 1 else "es"}{" (dashed)" if extra else ""}'
+    boxes = f'{extra} false box{"" if extra == 1 else "es"}{" (dashed)" if extra else ""}'
     return f'{found} of {cells} cells found, {boxes}'
 
 
 PARTS = {
-    'shipped': 'Before: a detector of other smears',
+    'shipped': 'Before: trained on other smears',
     'trained': f'After {MINUTES} minutes on a CPU thread',
 }
 

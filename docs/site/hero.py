@@ -69,8 +69,8 @@ def caption() -> tuple[str, str]:
     images = list(before_after.read_labels())
     labelled, found, extra = before_after.count(images)
     return (
-        f'{before_after.MINUTES} minutes on a CPU thread, 80 photos. Dashed: extra.',
-        f'{len(images)} others: {found} of {labelled} cells found, {extra} extra boxes.',
+        f'{before_after.MINUTES} minutes on a CPU thread, 80 photos. Dashed: false.',
+        f'On {len(images)} others: {found} of {labelled} cells found, {extra} false boxes.',
     )
 
 

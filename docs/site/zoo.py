@@ -66,14 +66,14 @@ CLASSIFIERS = {'ResNet-50': ('76.55', '25.6'), 'Swin-T': ('81.18', '28.3')}
 # mIoU on ADE20K of mmseg's trainings of 160,000 steps, in its metafiles of configs/upernet,
 # configs/swin and configs/twins.
 UPERNET = {'ResNet-50': '42.05', 'Swin-T': '44.41', 'PyramidCPVT-S': '46.04'}
-# Below the models of ADE20K, which were timed on another processor.
+# Below the models of ADE20K by name.
 SEGMENTORS = """\
 ### ADE20K, other backbones
 
 The models take turns on two threads of an AMD EPYC ([Semantic FPN](benchmarks/semantic_fpn.csv),
 [UPerNet](benchmarks/upernet.csv)). The image has 512 x 512 px, as a crop of mmseg's training; its
-tests have 512 px on the shorter side. Scores of Semantic FPN are the Twins paper's, those of
-UPerNet mmseg's.
+tests have 512 px on the shorter side. Scores of Semantic FPN are the Twins paper's. Those of
+UPerNet are mmseg's, of 160,000 steps: with PyramidCPVT-S a step has 32 crops, with the others 16.
 
 """
 SHIPPED_HEAD = """\

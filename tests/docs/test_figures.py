@@ -133,6 +133,11 @@ FIGURES = [
     ('README.md', "N to N times as fast as timm's Twins", lambda: on_cpus(TIMM)),
     (
         'README.md',
+        "(docs/speed.md) N to N times timm's",
+        lambda: span([large('gpu', PYRAMID, TIMM, batch=8), large('gpu', PYRAMID, TIMM)]),
+    ),
+    (
+        'README.md',
         'takes N times as long, and N times the memory',
         lambda: [by_resnet('ms'), by_resnet('mib')],
     ),
