@@ -21,6 +21,7 @@ from tiny import only
 import cpvt_backbones
 from cpvt_backbones.errors import InputTypeError
 from cpvt_backbones.toolboxes import check_neck, read_config
+from cpvt_backbones.weights import published_weights
 
 PAGE = 'docs/own_config.md'
 CODE = [text for language, text in blocks(PAGE) if language == 'python']
@@ -107,6 +108,16 @@ def test_changed_lines_train(title, other, tmp_path):
     ends = [one.eta_min for one in schedule if one.type == 'PolyLR']
     assert all(end < 0.1 * cfg.optim_wrapper.optimizer.lr for end in ends)
     assert bool(ends) == (scope == 'mmseg')
+
+
+def test_pvtv2_is_that_of_the_published_detector():
+    (text,) = (text for text in CODE if "arch='pvtv2_b2'" in text)
+    values = {}
+    exec(text, values)
+    published = read_config(
+        published_weights()['retinanet_pvtv2_b2-coco'].config_file
+    ).model.backbone
+    assert values['backbone'].pop('_delete_') and values['backbone'] == published
 
 
 def test_the_pretrained_of_a_base_is_answered_by_what_to_write(tmp_path):
