@@ -75,7 +75,8 @@ def without_padding(self, images):
     return self.norm(map_to_tokens(feature_map)), tuple(feature_map.shape[2:])
 
 
-@pytest.mark.parametrize(('arch', 'giga'), only(of=[('s', 118), ('b', 151)]))
+@pytest.mark.parametrize(('arch', 'giga'), [('s', 118), ('b', 151)])
+@pytest.mark.full
 def test_published_operations_of_retinanet(arch, giga, config, monkeypatch):
     """Published: 800 x 600 px with attention; the authors crop to whole patches."""
     cfg = config(RETINANET.format(arch))

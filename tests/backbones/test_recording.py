@@ -102,6 +102,7 @@ def test_compiled_training_step_has_the_same_gradients():
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_valid_sizes_are_seen_through_compile():
     model = multi_scale(arch=TWO_BLOCKS, position=POSITIONS['peg']).eval()
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')

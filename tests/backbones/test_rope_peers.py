@@ -20,6 +20,7 @@ from cpvt_backbones import MultiScaleCPVT, convert_state_dict
         *(pytest.param(f, marks=pytest.mark.slow) for f in ('mask_rcnn', 'semantic_fpn')),
     ],
 )
+@pytest.mark.full
 def test_the_recipes_start_as_dinov3(folder, pytestconfig, record_property):
     """The map of stride 16 is timm's, with PEG."""
     pytest.importorskip('mmseg' if folder == 'semantic_fpn' else 'mmdet')

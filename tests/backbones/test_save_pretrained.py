@@ -118,6 +118,7 @@ def test_arguments_may_be_overridden(tmp_path):
     assert model(torch.randn(1, 3, 32, 32))[0].shape == (1, 24)
 
 
+@pytest.mark.full
 def test_the_options_of_the_load_choose_the_weights(tmp_path):
     """A file of a teacher and a student, averaged weights, and a table that is not a square."""
     table = dict(type='Learned')

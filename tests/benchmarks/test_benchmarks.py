@@ -162,6 +162,7 @@ def test_a_suite_compares_models_that_it_measures(suite):
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_pipeline_times_every_route_of_prediction(tmp_path, monkeypatch):
     pytest.importorskip('mmpretrain')
     starts = [

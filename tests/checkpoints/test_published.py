@@ -180,6 +180,7 @@ def test_a_tiny_model_computes_the_same(case, record_property):
         assert found <= BOUND
 
 
+@pytest.mark.full
 def test_a_classifier_of_timm_computes_the_same():
     torch.manual_seed(0)
     (_, peer), (_, model) = pair(FOLDER / 'timm' / 'vit_small_patch16_rope_mixed_224.py')
@@ -425,6 +426,7 @@ def test_a_name_is_tested_on_coco(named, call, refused, capsys):
     assert 'coco/bbox_mAP: ' in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_a_training_starts_from_the_whole_model(named, call, capsys):
     """Of COCO, person keeps its rows. At a rate of zero, everything that was taken stays."""
     cfg, peer = named('detection')

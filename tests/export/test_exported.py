@@ -84,6 +84,7 @@ def test_an_inferencer_runs_a_file(files, name):
         assert (result.prediction['seg_map'] == expected).mean() > 0.999
 
 
+@pytest.mark.full
 def test_features_from_onnx(onnx_file):
     backbone, path = onnx_file
     (found,) = ExportedModel(path, device='cpu').predict(PHOTOS[:1])

@@ -176,6 +176,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
+@pytest.mark.full
 def test_tiles_lie_in_the_output_folder(table, tmp_path):
     """Whatever the labels call their images."""
     (tmp_path / 'other').mkdir()

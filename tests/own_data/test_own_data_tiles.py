@@ -116,6 +116,7 @@ def test_thin_classes_are_trained_on_in_tiles(write, made, tmp_path):
     assert val['inputs'].shape == (3, 480, 480)
 
 
+@pytest.mark.full
 def test_classes_that_are_thick_enough_are_not(write, made, tmp_path):
     """Lines of 20 px have 6.4 px in images of 480 px."""
     pytest.importorskip('mmseg')
@@ -199,6 +200,7 @@ def test_predicted_class_maps_have_the_size_of_the_images(write, made, call, tmp
             assert Image.open(tmp_path / f'out/mine/pred/{name}.png').size == size
 
 
+@pytest.mark.full
 def test_small_objects_of_few_large_images(made, tmp_path, monkeypatch):
     """Objects of 20 px that have 4 px when their image has the size of the median image."""
     pytest.importorskip('mmdet')

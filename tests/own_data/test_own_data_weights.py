@@ -270,6 +270,7 @@ def test_a_training_goes_on_with_its_whole_model(task, neck, call, data, tmp_pat
 
 
 @pytest.mark.parametrize('name', ['none', 'retinanet_pvt_tiny-coco'])
+@pytest.mark.full
 def test_a_model_that_a_training_would_refuse_is_not_gone_on_with(
     name, call, data, tmp_path, capsys
 ):
@@ -295,6 +296,7 @@ def test_a_model_that_a_training_would_refuse_is_not_gone_on_with(
     assert second.model.backbone.init_cfg == str(tmp_path / 'own.pth')
 
 
+@pytest.mark.full
 def test_averaged_weights_alone_and_a_detector_of_a_toolbox(call, data, tmp_path, capsys):
     """The first are taken; of the second the backbone, and one line says so."""
     pytest.importorskip('mmdet')

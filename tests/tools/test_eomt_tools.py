@@ -172,6 +172,7 @@ WITHOUT_VALIDATION = dict(val_dataloader=None, val_cfg=None, val_evaluator=None)
 
 
 @pytest.mark.parametrize('task', only('instances', of=SCOPES))
+@pytest.mark.full
 def test_a_resumed_training_is_the_whole_one(task, tmp_path, call):
     """To the bit: weights, probabilities of masked attention, optimizer."""
     pytest.importorskip(SCOPES[task])

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from tiny import only
 from tiny_configs import TASKS, lively_model, parsed, save
 
 from cpvt_backbones import CPVT
@@ -35,7 +36,7 @@ def folder(tmp_path):
     return write
 
 
-@pytest.mark.parametrize('named', ['short', 'long'])
+@pytest.mark.parametrize('named', only(of=['short', 'long']))
 def test_a_training_says_it_once(named, folder, tmp_path, call, capsys):
     pytest.importorskip('mmpretrain')
     config, options = TASKS['mmpretrain'](None, tmp_path)
@@ -56,7 +57,7 @@ def test_a_training_says_it_once(named, folder, tmp_path, call, capsys):
             assert 'mean [100, 100, 100]' in said[0]
 
 
-@pytest.mark.parametrize('scope', TASKS)
+@pytest.mark.parametrize('scope', only(of=TASKS))
 def test_a_test_and_a_prediction_say_it(scope, scenes, tmp_path, call, capsys):
     """The weights are of a training whose config had other values than this one."""
     pytest.importorskip(scope)
@@ -123,6 +124,7 @@ def test_make_config_asks_for_what_is_not_known(own_data, call, capsys, tmp_path
     assert read_config('c.py').data_preprocessor.mean == [123.675, 116.28, 103.53]
 
 
+@pytest.mark.full
 def test_make_config_goes_on_with_those_of_a_training(own_data, call, capsys, tmp_path):
     """The second training of the same weights gets the values of the first."""
     pytest.importorskip('mmpretrain')

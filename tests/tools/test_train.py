@@ -176,6 +176,7 @@ def test_resume_without_a_checkpoint_starts_from_the_weights_of_the_config(
     assert (str(tmp_path / start) if start else 'the weights that the model names') in line
 
 
+@pytest.mark.full
 def test_a_new_training_warns_of_the_checkpoints_of_an_earlier_one(classifier, tmp_path, call):
     work = tmp_path / 'work'
     line = f'{work} has iter_2.pth of an earlier training'
