@@ -15,7 +15,7 @@ from rich.text import Text
 SESSION = Path(__file__).parents[1] / 'evidence/cells_session.txt'
 # Of each command, the lines that are shown.
 SHOWN = {
-    'make-config': r'used +\d+ (training|validation) images|class |data accepted|training: about',
+    'make-config': r'used +\d+ (training|validation) images|class |data accepted',
     'train': r'training ━',
     'test': r'\+-|\| ',
     'infer': r'boxes with|pictures:',
@@ -35,7 +35,7 @@ STYLES = {
     r'(?<=[╸╺])━+': 'bright_black',
     r'╺━+': 'bright_black',
     r'\b\d+/\d+\b|\b0\.\d+\b|(?<= )\d+(?= )': 'cyan',
-    r'about \d+ min|[\d:]+ left': 'yellow',
+    r'[\d:]+ left': 'yellow',
     r'[+|]-*[+|-]*': 'white',
 }
 
