@@ -40,25 +40,25 @@ Development scores on small data sets; no network needed.
 </details>
 </div>
 """
-# By part of the page, in its order: what to take, and how the costs were measured.
+# By part of the page, in its order: what to take, and the size of the images.
 ADVICE = {
     'COCO': """\
 **Take `retinanet_pvtv2_b2-coco`**, or `retinanet_pvtv2_b0-coco`, which is small, to train on a CPU.
-Images of 800 x 1344 px. Time: two threads of an AMD EPYC.""",
+Images of 800 x 1344 px.""",
     'COCO masks': """\
 **Take `eomt_large-coco_instance`**, at its authors' size of 640 px; ViTDet has 800 x
-1344 px. Time: two threads of an AMD EPYC.""",
+1344 px.""",
     'COCO panoptic': """\
 **Take `eomt_small-coco_panoptic`**, or `eomt_large-coco_panoptic` if PQ counts more than time.
-Images of 640 px, or 1280 px if the name says so. Time: two threads of an AMD EPYC.""",
+Images of 640 px, or 1280 px if the name says so.""",
     'ADE20K': """\
 **Take `segmenter_vit_small-ade20k`**, or `eomt_large-ade20k` if mIoU counts more than time.
-Images of 512 x 512 px. Time: two threads of an Intel Xeon.""",
+Images of 512 x 512 px.""",
     'ADE20K panoptic': 'Images of 640 px.',
     'Cityscapes': 'Images of 1024 px.',
     'ImageNet-1k': """\
 **Take `twins_svt_small-imagenet`**, or `dinov2_large-imagenet` if accuracy counts more than
-time. Images of 224 px, or 384 px if the name says so. Time: two threads of an Intel Xeon.""",
+time. Images of 224 px, or 384 px if the name says so.""",
 }
 # Score and millions of parameters of other backbones in mmpretrain: configs/resnet/metafile.yml and
 # configs/swin_transformer/metafile.yml.
@@ -147,7 +147,25 @@ def published_table(part: str, published: dict[str, dict[str, Any]]) -> str:
     head = ['model', *metrics, 'ms', 'memory, MiB', 'params, M', 'licence']
     rule = ['---', *['---:'] * (len(metrics) + 3), '---']
     more = segmentors() if part == 'ADE20K' else ''
-    return f'### {part}\n\n{ADVICE.get(part, "")}\n\n{lines([head, rule, *rows])}\n{more}'
+    advice = f'{ADVICE.get(part, "")} {measured_on(entries)}'.rstrip()
+    return f'### {part}\n\n{advice}\n\n{lines([head, rule, *rows])}\n{more}'
+
+
+def measured_on(entries: dict[str, dict[str, Any]]) -> str:
+    """Sentence that names the threads and the one processor of a part's times, or ``''``."""
+    prices = [price(name, entry['about']) for name, entry in entries.items()]
+    where = {(row['threads'], processor(row['machine'])) for row in prices if row}
+    if not where:
+        return ''
+    if len(where) > 1:
+        raise ValueError(f'times of one table are from several processors: {sorted(where)}')
+    ((threads, name),) = where
+    return f'Time: {threads} threads of an {name}.'
+
+
+def processor(machine: str) -> str:
+    """Processor of a row, such as ``'AMD EPYC'`` or ``'Intel Xeon'``."""
+    return machine.partition(',')[0].replace('(R)', '').removesuffix(' Processor')
 
 
 def segmentors() -> str:
@@ -174,17 +192,22 @@ def published_model(name: str, entry: dict[str, Any], metrics: Sequence[str]) ->
         .replace('cc-by-nc-', 'CC BY-NC ')
         .replace('mit', 'MIT')
     )
-    ms, mib = price(name, entry['about'])
-    return [f'`{name}`', *scores, ms, mib, f'{entry["parameters"] / 1e6:.1f}', licence]
+    row = price(name, entry['about']) or dict(ms='', mib='')
+    return [
+        f'`{name}`',
+        *scores,
+        row['ms'],
+        row['mib'],
+        f'{entry["parameters"] / 1e6:.1f}',
+        licence,
+    ]
 
 
-def price(name: str, about: str) -> tuple[str, str]:
-    """Milliseconds and MiB of a model that runs by name; empty if it was not measured."""
+def price(name: str, about: str) -> dict[str, str] | None:
+    """Measured row of a model that runs by name; ``None`` if it was not measured."""
     backbone = about.removeprefix('RetinaNet with ').removesuffix(' on COCO')
-    if row := read_rows('detectors', 'backbone').get(backbone):
-        return row['ms'], row['mib']
-    row = read_rows('published', 'name').get(name, dict(ms='', mib=''))
-    return row['ms'], row['mib']
+    detector = read_rows('detectors', 'backbone').get(backbone)
+    return detector or read_rows('published', 'name').get(name)
 
 
 def peers(data: str) -> list[tuple[str, list[str], list[str]]]:
