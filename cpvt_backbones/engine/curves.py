@@ -120,7 +120,8 @@ def draw_curves(curves: dict[str, Curve], file: Path) -> Path:
     scores = [name for name, curve in curves.items() if name != 'loss' and curve]
     figure = Figure(figsize=(8, 3 + 2.5 * bool(scores)), layout='constrained')
     axes = figure.subplots(1 + bool(scores), 1, sharex=True, squeeze=False)[:, 0]
-    axes[0].plot(*zip(*sorted(curves['loss'].items()), strict=True))
+    # The mark at the end shows a training of one iteration, too.
+    axes[0].plot(*zip(*sorted(curves['loss'].items()), strict=True), marker='o', markevery=[-1])
     axes[0].set_ylabel('loss in training')
     for name in scores:
         axes[1].plot(*zip(*sorted(curves[name].items()), strict=True), marker='o', label=name)

@@ -64,6 +64,13 @@ def test_the_picture_shows_the_curve(scores, tmp_path):
     assert falling.shape == rising.shape and (falling != rising).any()
 
 
+def test_a_training_of_one_iteration_shows_its_loss(tmp_path):
+    file = draw_curves({'loss': {1: 3.0}}, tmp_path / 'loss.png')
+    colours = np.asarray(Image.open(file).convert('RGB')).astype(int)
+    line = np.abs(colours - [31, 119, 180]).max(axis=2) < 8  # the first colour of matplotlib
+    assert line.sum() > 20
+
+
 DAMAGED = [
     '{"step":2,"mIoU":[1]}',
     '\x00',
