@@ -153,6 +153,11 @@ def command(name: str) -> str:
     return f'python tools/{name.replace("-", "_")}.py'
 
 
+def print_next(*commands: str) -> None:
+    """Print the commands that come after this program's."""
+    print('\n  '.join(['next:', *commands]))
+
+
 def keep_memory() -> bool:
     """Make glibc keep freed memory, for ``cpvt infer``.
 

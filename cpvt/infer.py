@@ -30,7 +30,6 @@ SHARDS = [
     ('SLURM_PROCID', 'SLURM_NTASKS'),
 ]
 SCALES = 'config|native|FACTOR|SIDE|HEIGHTxWIDTH'
-SHOWN_CLASSES = 10
 LEAST_SIDE = 16  # px; a smaller whole number must be a factor
 
 
@@ -347,9 +346,10 @@ def _count(images: int) -> str:
 def _found(summary: 'Summary', score_thr: float) -> str:
     """Format the counts of the most frequent classes, of boxes or of classified images."""
     named = [f'{name} ({count})' for name, count in summary.classes.items()]
-    rest = sum([*summary.classes.values()][SHOWN_CLASSES:])
+    shown = plain.SHOWN_CLASSES
+    rest = sum([*summary.classes.values()][shown:])
     if rest:
-        named[SHOWN_CLASSES:] = [f'{len(named) - SHOWN_CLASSES} more classes ({rest})']
+        named[shown:] = [f'{len(named) - shown} more ({rest})']
     if summary.boxes is None:
         return f'classes: {", ".join(named)}'
     return f'boxes with a score of {score_thr:g} or more: {", ".join(named)}'

@@ -244,6 +244,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = shlex.quote(str(args.out))
     checkpoint = shlex.quote(f'{work_dir(args.out)}/{unit}_{settings.fields["length"]}.pth')
     out_dir = f' --out-dir {shlex.quote(f"out/{args.out.stem}")}'
-    print(f'{cli.command("train")} {config}')
-    print(f'{cli.command("test")} {config} {checkpoint}')
-    print(f'{cli.command("infer")} {config} {checkpoint} PHOTOS{out_dir}{settings.infer}')
+    cli.print_next(
+        f'{cli.command("train")} {config}',
+        f'{cli.command("test")} {config} {checkpoint}',
+        f'{cli.command("infer")} {config} {checkpoint} PHOTOS{out_dir}{settings.infer}',
+    )

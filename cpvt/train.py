@@ -66,4 +66,4 @@ def main(argv: Sequence[str] | None = None) -> None:
     work_dir = cfg.work_dir
     train(cfg, resume=args.resume, **options)
     if is_main_process():
-        print('\n'.join(next_commands(args, work_dir)))
+        cli.print_next(*next_commands(args, work_dir))

@@ -18,6 +18,7 @@ OPSET = 21  # of ONNX; the last before RoiAlign(22), which onnxruntime lacks
 OVERLAP = 256  # px
 READ_LIMIT = 178_956_970  # px; Pillow's default threshold for the error of a decompression bomb
 RUNTIMES = ('onnxruntime', 'openvino', 'openvino-bfloat16')  # for .onnx files
+SHOWN_CLASSES = 20  # in a line or table that a command prints
 TARGETS = ('cpvt', 'timm', 'mmseg', 'mmpretrain')  # namings of weights
 TILE_SIZE = 1024  # px
 VERIFIED_BATCHES = (1, 3)

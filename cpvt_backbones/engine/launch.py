@@ -35,7 +35,7 @@ from cpvt_backbones.checkpoints import (
 )
 from cpvt_backbones.checks import check_choice
 from cpvt_backbones.errors import InputError
-from cpvt_backbones.plain import AMP_DTYPES
+from cpvt_backbones.plain import AMP_DTYPES, SHOWN_CLASSES
 from cpvt_backbones.text import printable
 from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, check_model, dicts_of, find_toolbox
 
@@ -260,7 +260,8 @@ class SummaryHook(Hook):
             kind += f' with {type(backbone).__name__}'
         dataset = runner.train_dataloader.dataset
         classes = (getattr(dataset, 'metainfo', None) or {}).get('classes') or ()
-        named = ', '.join(map(str, classes[:10])) + (', ...' if len(classes) > 10 else '')
+        more = ', ...' if len(classes) > SHOWN_CLASSES else ''
+        named = ', '.join(map(str, classes[:SHOWN_CLASSES])) + more
         starts = [str(runner._load_from)] if runner._load_from else []
         for part in dicts_of(runner.cfg.get('model')):
             weights = part.get('checkpoint') or part.get('init_cfg')  # which may be a name itself

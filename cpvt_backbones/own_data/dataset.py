@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cpvt_backbones.errors import InputError
+from cpvt_backbones.plain import SHOWN_CLASSES
 from cpvt_backbones.text import printable
 
 Coco = dict[str, Any]
@@ -26,7 +27,6 @@ OUTCOMES = ('note', 'skipped', 'altered', 'refused')
 LONGEST_NAME = 200  # characters of a class name
 NO_TEXT = ('Cc', 'Cs', 'Zl', 'Zp')  # control characters, surrogates, separators of lines
 SHOWN = 3  # files of a reason
-SHOWN_CLASSES = 10
 Box = list[float]  # left, top, width, height, px
 ROUNDING = 1.0  # px by which a box may exceed its image without a message
 LARGEST = sys.float_info.max
@@ -213,7 +213,7 @@ class Report:
             lines += [f'{name:8} {count:7} {what}' for what, count in counts.items() if count]
         lines += [f'{"class":8} {printable(line)}' for line in self.classes[:SHOWN_CLASSES]]
         if len(self.classes) > SHOWN_CLASSES:
-            lines.append(f'{"class":8} {"...":>7} {len(self.classes) - SHOWN_CLASSES} more classes')
+            lines.append(f'{"class":8} {"...":>7} {len(self.classes) - SHOWN_CLASSES} more')
         for outcome in OUTCOMES:
             for (kind, reason), files in self.found.items():
                 if kind == outcome:

@@ -98,7 +98,7 @@ def test_folders_of_train_and_val_are_the_split(tmp_path, refuse, table):
                 photo(parts / f'{part}/{kind}/{part}{i}.png')
     printed = table('folders', parts)
     assert_used(printed, 4, 4)
-    assert has(printed, 'skipped 4 images in neither train/ nor val/')
+    assert has(printed, 'skipped 4 images outside train/ and val/')
     photo(parts / 'val/bird/1.png')
     assert 'classes without a training image: bird' in refuse('folders', parts)
 

@@ -56,7 +56,7 @@ def test_layouts_of_roboflow_and_coco_are_recognised(coco, table, refuse):
              ('train', 'valid')]  # fmt: skip
     assert f'Format: coco {" --val ".join(parts)}\n' in printed
     assert_used(printed, 10, 10)
-    wanted = 'skipped       10 images of another set than training and validation, such as test:'
+    wanted = 'skipped       10 images outside the training and validation sets, such as test:'
     assert f'{wanted} {roboflow}/test/_annotations.coco.json: 0.png' in printed
     wanted = f'--val {own}/annotations/instances_val2017.json {own}/val2017\n'
     assert f'instances_train2017.json {own}/train2017 {wanted}' in table(own)
@@ -90,7 +90,7 @@ def test_coco_files_without_labels(coco, refuse, table):
     test.write_text('{"images": [{"id": 1, "file_name": "far.png"}], "categories": []}')
     assert f"data: {test} is not COCO JSON: it lacks 'annotations'" in refuse(folder)
     file.rename(folder / 'all.json')
-    assert f'1 images of another set than training and validation, such as test: {test}' in table(
+    assert f'1 images outside the training and validation sets, such as test: {test}' in table(
         folder
     )
     test.write_text('{"images": null, "categories": []}')

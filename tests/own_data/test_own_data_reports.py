@@ -309,6 +309,15 @@ def test_accepted_is_said(coco, table):
     assert 'data accepted' in table(*coco.arguments()).splitlines()
 
 
+@pytest.mark.parametrize(('count', 'last'), [(20, 'c19'), (23, '... 3 more')])
+def test_up_to_twenty_classes_are_listed(count, last):
+    report = Report()
+    report.classes = [f'{i:7} c{i}' for i in range(count)]
+    lines = [line.split(maxsplit=1) for line in report.lines()]
+    assert len(lines) == min(count, 21) and lines[19][1] == '19 c19'
+    assert lines[-1][1].endswith(last) and report.is_long == (count > 20)
+
+
 # -- names on the terminal and in tables
 # --------------------------------------------------------------------------------------------------
 

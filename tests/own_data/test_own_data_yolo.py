@@ -67,7 +67,7 @@ def test_layouts_of_data_yaml(yolo, table):
     yolo.yaml(test='[../images/test, none]', path='/nowhere')
     printed = table(yolo.folder)
     assert_used(printed, 5, 2)
-    wanted = 'skipped 3 images of another set than training and validation, such as test:'
+    wanted = 'skipped 3 images outside the training and validation sets, such as test:'
     assert has(printed, f'{wanted} {yolo.folder}/images/test/test0.png')
     shutil.rmtree(yolo.folder / 'images/test')
     (yolo.folder / 'train.txt').write_text('images/train/train0.png\nimages/train/train1.png\n')

@@ -41,7 +41,8 @@ def predicted(call, capsys, folder):
 
     def predicted(data, photos, *, length, options=(), cfg_options=()):
         call('make_config', *data, '--out', 'my model.py', '--length', length)
-        printed = capsys.readouterr().out.splitlines()[-3:]
+        said, *printed = capsys.readouterr().out.splitlines()[-4:]
+        assert said == 'next:'
         (_, _, *train), _, (_, _, *infer) = (shlex.split(line) for line in printed)
         chosen = [f'randomness.seed={SEED}', *WORKERLESS, *cfg_options]
         call('train', *train, '--cfg-options', *chosen)

@@ -204,7 +204,8 @@ def test_a_training_ends_with_the_commands_that_use_its_model(
     monkeypatch.chdir(tmp_path)
     work, options = 'work dir', ['model.head.topk=(1,)']
     call('train', classifier, '--work-dir', work, '--cfg-options', *options)
-    test, infer = capsys.readouterr().out.splitlines()[-2:]
+    said, test, infer = capsys.readouterr().out.splitlines()[-3:]
+    assert said == 'next:'
     names = dict(test='tools/test.py', infer='tools/infer.py')
     model = [str(classifier), work]
     given = ['--cfg-options', *options]

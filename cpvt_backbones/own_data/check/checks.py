@@ -195,7 +195,7 @@ def split_names(
         if {TRAIN, other} <= {*first.values()}:
             for name in names:
                 if first[name] not in (TRAIN, other):
-                    report.add('skipped', f'images in neither {TRAIN}/ nor {other}/', name)
+                    report.add('skipped', f'images outside {TRAIN}/ and {other}/', name)
             train = [name for name in names if first[name] == TRAIN]
             return train, [name for name in names if first[name] == other]
     if len(names) < 2:

@@ -48,7 +48,7 @@ MASK_FOLDERS = (
 )
 # Ends of these names, such as PNGImages and PedMasks.
 IMAGE_ENDS, MASK_ENDS = ('images', 'photos'), ('masks', 'labels', 'annotations')
-LEFT_OUT = 'images of another set than training and validation, such as test'
+LEFT_OUT = 'images outside the training and validation sets, such as test'
 LONGEST_PATH, LONGEST_PART = 4095, 255  # bytes
 RECIPE = 'recipe.py'  # in each folder that cpvt make-config writes
 OTHER_SPELLING = (
