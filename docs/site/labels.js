@@ -9,7 +9,7 @@ document.querySelector('.md-search')?.setAttribute('aria-label', 'Search')
     }
   }
   const reach = () => {
-    const scrolled = ".md-typeset__scrollwrap, .tabbed-labels, p:has(> img[src$='.png'])"
+    const scrolled = ".md-typeset__scrollwrap, p:has(> img[src$='.png'])"
     for (const part of document.querySelectorAll(scrolled)) part.tabIndex = 0
   }
   for (const list of document.querySelectorAll('.md-nav--secondary .md-nav')) {

@@ -18,24 +18,19 @@ SMALL = [
 def blocks(page, part=''):
     """Language and text of each fenced block of a page, by its path in the repository.
 
-    ``part`` is the text of a heading, or the title of a tab.
+    ``part`` is the text of a heading.
     """
     text = (ROOT / page).read_text(encoding='utf-8')
     if part:
         heading = re.escape(part)
-        (text,) = re.findall(
-            rf'^###? {heading}\n(.*?)(?=^###? |\Z)|^/// tab \| {heading}\n(.*?)^///$',
-            text,
-            re.M | re.S,
-        )
-        text = ''.join(text)
+        (text,) = re.findall(rf'^###? {heading}\n(.*?)(?=^###? |\Z)', text, re.M | re.S)
     return re.findall(r'^```(\w+)\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
 
 
 def run_page(page, call, shorter, capsys=None, parts=('',)):
     """Run the Python blocks in one namespace and the commands, which are all of ``cpvt``.
 
-    ``parts`` are headings and titles of tabs; without them, the whole page is run.
+    ``parts`` are headings; without them, the whole page is run.
     ``shorter`` replaces texts of the blocks, as the length of a training; each must occur. With
     ``capsys``, blocks of text are compared with what the block before them printed; otherwise
     they are left out.

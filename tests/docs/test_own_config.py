@@ -36,11 +36,11 @@ def write_config(folder, name, *, more=''):
     return path
 
 
-# By title of a tab in "Change these lines": further values of the block, by the text that they
+# By heading in "Change these lines": further values of the block, by the text that they
 # replace, as the sentence above the block says.
 DIFFS = {
     'RetinaNet': {},
-    'Faster / Mask R-CNN': {'mask_rcnn/mask-rcnn': 'faster_rcnn/faster-rcnn'},
+    'Faster R-CNN, Mask R-CNN': {'mask_rcnn/mask-rcnn': 'faster_rcnn/faster-rcnn'},
     'Semantic FPN': {},
     'UPerNet': {},
     'DINO, DETR': {
@@ -138,13 +138,13 @@ def test_the_pretrained_of_a_base_is_answered_by_what_to_write(tmp_path):
         MODELS.build(cfg.model)
 
 
-@pytest.mark.parametrize('own', [False, True], ids=['tab', 'own classes'])
+@pytest.mark.parametrize('own', [False, True], ids=['lines', 'own classes'])
 def test_upernet_has_the_rates_of_mmsegs_twins(own, tmp_path):
     """AdamW, no decay of PEG and norms, and the schedule up to its length."""
     pytest.importorskip('mmseg')
     ((_, text),) = blocks(PAGE, 'UPerNet')
-    (tmp_path / 'tab.py').write_text(text)
-    cfg = read_config(write_config(tmp_path, 'my_upernet') if own else tmp_path / 'tab.py')
+    (tmp_path / 'mine.py').write_text(text)
+    cfg = read_config(write_config(tmp_path, 'my_upernet') if own else tmp_path / 'mine.py')
     (name,) = re.findall(r'`(twins_pcpvt-s_uperhead_\S+)\.py`', (ROOT / PAGE).read_text())
     twins = get_config(f'mmseg::twins/{name}.py')
     length = cfg.train_cfg.max_iters

@@ -1,4 +1,4 @@
-"""docs/own_data.md: the commands of its tabs, on small data in each form. docs/improve.md."""
+"""docs/own_data.md: the commands for each format, on small data. docs/improve.md."""
 
 import json
 import shutil
