@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures setup demo app check test test-all test-gpu test-slow test-app test-site test-peers parity lint format matrix tables docs release clean always
+.PHONY: help pictures setup demo app check test test-all test-gpu test-slow test-app test-site test-peers parity lint format matrix tables reference docs release clean always
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ tables:  ## write the tables in docs/speed.md, docs/weights.md and docs/models.m
 	$(SPEED) rope --rounds 2 --out $(DOCS)/benchmarks/rope.csv --docs $(DOCS)/speed.md >/dev/null
 	$(BIN)/python benchmarks/public_weights.py --docs $(DOCS)/weights.md
 	$(BIN)/python docs/site/zoo.py --docs $(DOCS)/models.md
+
+reference: .venv/.docs  ## write docs/api again, from `--help` and the docstrings
+	$(BIN)/python docs/site/reference.py
 
 # Nothing is fetched but the packages; the site opens without a server: build/site/index.html.
 pictures: $(READY)  ## draw the pictures of README and docs again, from the models that ship

@@ -4,19 +4,14 @@ Links stay as they are in the repository, so that they work there too. On the si
 folder goes to its README, and one to a source file to a page that shows it.
 """
 
-import contextlib
-import io
-import os
 import posixpath
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 from mkdocs.structure.files import File, InclusionLevel
 
-from cpvt.__main__ import COMMANDS
 from cpvt_backbones.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -51,14 +46,6 @@ search: {{exclude: true}}
 {code}
 ````
 """
-COMMAND_LINES = """# Command lines
-
-The command `cpvt` and its commands, with all arguments. `cpvt NAME --help` prints the same, and
-so do the scripts of the folder `tools` of a clone, such as `python tools/train.py`. How to use
-them: [Train on your own data](../own_data.md), [prediction](../inference.md),
-[export](../export.md).
-
-"""
 LINK = re.compile(r'(?<=\]\()([^)\s:#]+)(?=[)#])')
 # In the repository, ``prefers-color-scheme`` asks the system. The site has a switch of its own, by
 # which the theme shows one of two images. A lazy image is not fetched while it is hidden.
@@ -79,7 +66,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add pages, pictures and tables, the source files that pages link to, and command lines."""
+    """Add pages, pictures and tables, the source files that pages link to."""
     shown: set[Path] = set()
     for patterns, level in (
         (PAGES, InclusionLevel.UNDEFINED),
@@ -99,7 +86,6 @@ def on_files(files: Any, config: Any) -> Any:
         text = SOURCE.format(name=path.name, path=name, language=SHOWN[path.suffix], code=code)
         hidden = InclusionLevel.NOT_IN_NAV
         files.append(File.generated(config, f'{name}.md', content=text, inclusion=hidden))
-    files.append(File.generated(config, 'docs/api/command_line.md', content=command_lines()))
     return files
 
 
@@ -113,19 +99,6 @@ def linked_sources(page: Path) -> set[Path]:
     text = page.read_text(encoding='utf-8')
     linked = {(page.parent / link).resolve() for link in LINK.findall(text)}
     return {path for path in linked if path.is_file() and path.suffix in SHOWN}
-
-
-def command_lines() -> str:
-    """The page of what each command prints for ``--help``, as Markdown."""
-    text = COMMAND_LINES
-    os.environ['COLUMNS'] = '77'  # the text has two columns less, which fits the page
-    for name, (command, _) in COMMANDS.items():
-        shown = io.StringIO()
-        sys.argv[0] = f'cpvt {name}'
-        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            command.main(['--help'])
-        text += f'## cpvt {name}\n\n```text\n{shown.getvalue()}```\n\n'
-    return text
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
