@@ -70,7 +70,8 @@ def caption() -> tuple[str, str]:
     labelled, found, extra = before_after.count(images)
     return (
         f'{before_after.MINUTES} minutes on a CPU thread, 80 photos. Dashed: false.',
-        f'On {len(images)} others: {found} of {labelled} cells found, {extra} false boxes.',
+        f'{len(images)} others: {found} of {labelled} found, {extra} false'
+        f' (score ≥ {before_after.SCORE}).',
     )
 
 

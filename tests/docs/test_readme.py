@@ -175,7 +175,7 @@ def test_the_first_picture_has_the_points_of_the_table(monkeypatch):
     assert shown <= labels and '+6.7 AP' in labels
     # The counts are those of docs/own_data.md.
     lines = {text.get_text() for text in figure.texts}
-    assert 'On 20 others: 441 of 482 cells found, 49 false boxes.' in lines
+    assert '20 others: 441 of 482 found, 49 false (score ≥ 0.5).' in lines
     page = (README.parent / 'docs/own_data.md').read_text(encoding='utf-8')
     (red, white) = re.findall(r'^\| after it \| (\d+) \| (\d+) \|$', page, re.M)[0]
     assert int(red) + int(white) == 441
