@@ -68,16 +68,21 @@ def test_the_lines_of_mmseg_train_in_ade20ks_layout(call, tmp_path, monkeypatch)
     pytest.importorskip('mmseg')
     monkeypatch.chdir(tmp_path)
     block, lines = BLOCKS
-    inside, rates, schedule = re.split(r'^# with (.+)\n', lines, flags=re.MULTILINE)
+    inside, further = lines.split('optim_wrapper', 1)
+    optimizer, schedule = further.split('param_scheduler', 1)
     ((_, upernet),) = blocks('docs/own_config.md', 'UPerNet')
     for pattern, text in (
         (r'^_base_ = .+\n', upernet.splitlines(keepends=True)[0]),
         (r'^    neck=.+\n', inside),
-        (r'lr=[\de-]+, weight_decay=[\de-]+', rates),
+        (r'^optim_wrapper = [^\n]+\n(?: .+\n)+', f'optim_wrapper{optimizer}'),
     ):
         block, count = re.subn(pattern, text, block, flags=re.MULTILINE)
         assert count == 1
-    (tmp_path / 'mine.py').write_text(block + schedule)
+    (tmp_path / 'mine.py').write_text(f'{block}param_scheduler{schedule}')
+    (tmp_path / 'complete.py').write_text(upernet)
+    cfg, complete = (read_config(tmp_path / f'{name}.py') for name in ('mine', 'complete'))
+    for key in ('optim_wrapper', 'param_scheduler'):
+        assert cfg[key] == complete[key]
     data, rng = tmp_path / 'data/ade/ADEChallengeData2016', np.random.default_rng(0)
     for kind, suffix, shape in (('images', 'jpg', (64, 96, 3)), ('annotations', 'png', (64, 96))):
         for part in ('training', 'validation'):
