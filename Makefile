@@ -81,9 +81,10 @@ matrix: $(READY)  ## run `make test` over versions of Python and torch (an hour)
 	$(BIN)/python benchmarks/matrix.py $(ARGS)
 
 DOCS ?= docs
+RECIPES ?= configs/README.md
 SPEED = $(BIN)/python benchmarks/speed.py --suite
 
-tables:  ## write the tables in docs/speed.md, docs/weights.md and docs/models.md again, from their CSV files
+tables:  ## write the tables in docs/speed.md, docs/weights.md, docs/models.md and configs/README.md again, from their CSV files
 	$(SPEED) cpu --rounds 2 --out $(DOCS)/benchmarks/cpu.csv --docs $(DOCS)/speed.md --plot $(DOCS)/benchmarks/cpu.png >/dev/null
 	$(SPEED) bf16 --rounds 2 --out $(DOCS)/benchmarks/bf16.csv --docs $(DOCS)/speed.md >/dev/null
 	$(SPEED) export --rounds 2 --out $(DOCS)/benchmarks/export.csv --docs $(DOCS)/speed.md >/dev/null
@@ -91,7 +92,7 @@ tables:  ## write the tables in docs/speed.md, docs/weights.md and docs/models.m
 	$(SPEED) train --rounds 2 --out $(DOCS)/benchmarks/train.csv --docs $(DOCS)/speed.md >/dev/null
 	$(SPEED) rope --rounds 2 --out $(DOCS)/benchmarks/rope.csv --docs $(DOCS)/speed.md >/dev/null
 	$(BIN)/python benchmarks/public_weights.py --docs $(DOCS)/weights.md
-	$(BIN)/python docs/site/zoo.py --docs $(DOCS)/models.md
+	$(BIN)/python docs/site/zoo.py --docs $(DOCS)/models.md --recipes $(RECIPES)
 
 reference: .venv/.docs  ## write docs/api again, from `--help` and the docstrings
 	$(BIN)/python docs/site/reference.py

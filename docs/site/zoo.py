@@ -1,6 +1,6 @@
-"""The tables of docs/models.md: models that run by name, their peers, and recipes.
+"""The tables of docs/models.md and configs/README.md: models that run by name, peers, recipes.
 
-python docs/site/zoo.py --docs docs/models.md
+python docs/site/zoo.py --docs docs/models.md --recipes configs/README.md
 
 Scores are published. Times and memory are those of docs/benchmarks.
 """
@@ -31,13 +31,6 @@ TABLES = """\
 Development scores on small data sets; no network needed.
 
 {shipped}
-### Recipes
-
-<details markdown>
-<summary>{count} recipes without weights, to train yourself</summary>
-
-{recipes}
-</details>
 </div>
 """
 # By part of the page, in its order: what to take, and the size of the images.
@@ -66,14 +59,15 @@ CLASSIFIERS = {'ResNet-50': ('76.55', '25.6'), 'Swin-T': ('81.18', '28.3')}
 # mIoU on ADE20K of mmseg's trainings of 160,000 steps, in its metafiles of configs/upernet,
 # configs/swin and configs/twins.
 UPERNET = {'ResNet-50': '42.05', 'Swin-T': '44.41', 'PyramidCPVT-S': '46.04'}
-# Below the models of ADE20K by name.
+# Above the models of ADE20K by name.
 SEGMENTORS = """\
-### ADE20K, other backbones
+### ADE20K, beside other backbones
 
-The models take turns on two threads of an AMD EPYC ([Semantic FPN](benchmarks/semantic_fpn.csv),
-[UPerNet](benchmarks/upernet.csv)). The image has 512 x 512 px, as a crop of mmseg's training; its
-tests have 512 px on the shorter side. Scores of Semantic FPN are the Twins paper's. Those of
-UPerNet are mmseg's, of 160,000 steps: with PyramidCPVT-S a step has 32 crops, with the others 16.
+A run of its own: the models took turns on two threads of an AMD EPYC
+([Semantic FPN](benchmarks/semantic_fpn.csv), [UPerNet](benchmarks/upernet.csv)). The image has
+512 x 512 px, as a crop of mmseg's training; its tests have 512 px on the shorter side. Scores of
+Semantic FPN are the Twins paper's. Those of UPerNet are mmseg's, of 160,000 steps: with
+PyramidCPVT-S a step has 32 crops, with the others 16.
 
 """
 SHIPPED_HEAD = """\
@@ -95,20 +89,23 @@ TASKS = {
 
 
 def zoo() -> str:
-    """The tables in Markdown. Recipes with a score come first."""
+    """The tables of models that run by name, in Markdown."""
     index = json.loads((ROOT / 'cpvt_backbones/weights/index.json').read_text())
     costs = read_costs()
     shipped = [
         shipped_model(name, entry, costs) for name, entry in index.items() if 'backbone' in entry
     ]
     published = {name: entry for name, entry in index.items() if 'backbone' not in entry}
-    untrained = sorted(recipes(costs), key=lambda cells: cells[1] == '')
     return TABLES.format(
         published=''.join(published_table(part, published) for part in parts_of(published)),
         shipped=SHIPPED_HEAD + lines(shipped),
-        count=len(untrained),
-        recipes=RECIPES_HEAD + lines(untrained),
     )
+
+
+def recipe_table() -> str:
+    """The table of recipes in Markdown. Those with a score come first."""
+    rows = sorted(recipes(read_costs()), key=lambda cells: cells[1] == '')
+    return RECIPES_HEAD + lines(rows)
 
 
 def part_of(entry: dict[str, Any]) -> str:
@@ -148,7 +145,7 @@ def published_table(part: str, published: dict[str, dict[str, Any]]) -> str:
     rule = ['---', *['---:'] * (len(metrics) + 3), '---']
     more = segmentors() if part == 'ADE20K' else ''
     advice = f'{ADVICE.get(part, "")} {measured_on(entries)}'.rstrip()
-    return f'### {part}\n\n{advice}\n\n{lines([head, rule, *rows])}\n{more}'
+    return f'{more}### {part}\n\n{advice}\n\n{lines([head, rule, *rows])}\n'
 
 
 def measured_on(entries: dict[str, dict[str, Any]]) -> str:
@@ -281,10 +278,10 @@ def recipes(costs: dict[tuple[str, bool], dict[str, str]]) -> list[list[str]]:
             paper = 'Twins' if model['In Collection'] == 'PyramidCPVT' else 'CPVT'
             rows.append(
                 [
-                    f'[{name}](../{model["Config"]})',
+                    f'[{name}]({Path(model["Config"]).relative_to("configs")})',
                     score,
                     f'{TASKS[task][0]}, {metadata["Training Data"]}',
-                    f'[{paper if score else "recipe"}](../{readme})',
+                    f'[{paper if score else "recipe"}]({readme.relative_to("configs")})',
                     *costs_of,
                 ]
             )
@@ -299,16 +296,15 @@ def published_scores(readme: str) -> dict[str, list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = cli.make_parser(__doc__)
-    parser.add_argument(
-        '--docs',
-        type=Path,
-        required=True,
-        help='page with the two marks between which the tables go',
-    )
-    page: Path = parser.parse_args(argv).docs
-    if not page.is_file():
-        raise FileNotFoundError(f"docs: there is no file '{page}'")
-    fill_marked(page, 'models', f'\n{zoo()}\n')
+    marked = dict(models=('--docs', zoo), recipes=('--recipes', recipe_table))
+    for option, _ in marked.values():
+        parser.add_argument(option, type=Path, required=True, help='page with two marks')
+    args = vars(parser.parse_args(argv))
+    for name, (option, table) in marked.items():
+        page: Path = args[option.strip('-')]
+        if not page.is_file():
+            raise FileNotFoundError(f"{option.strip('-')}: there is no file '{page}'")
+        fill_marked(page, name, f'\n{table()}\n')
 
 
 if __name__ == '__main__':

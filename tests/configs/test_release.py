@@ -37,7 +37,9 @@ def test_shipped_weights_are_non_commercial_wherever_they_are_named():
         assert re.search(r'Not for\scommercial\suse\s\(see\sthe\sterms\)', card), name
         assert '\n**Terms.** ' in card, name
         assert re.search(rf'^\| `{name}` .* non-commercial \|$', models, re.MULTILINE)
-    assert 'shipped ones are non-commercial' in (ROOT / 'README.md').read_text(encoding='utf-8')
+    assert 'those in the package are non-commercial' in (ROOT / 'README.md').read_text(
+        encoding='utf-8'
+    )
 
 
 def test_every_published_model_has_a_licence_in_the_table():

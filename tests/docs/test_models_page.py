@@ -72,7 +72,7 @@ def test_segmentors_have_the_published_scores_and_one_run(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / 'benchmarks')
     import detector_price
 
-    twins, rows = csv_rows('twins_tables', 'backbone'), table('ADE20K, other backbones')
+    twins, rows = csv_rows('twins_tables', 'backbone'), table('ADE20K, beside other backbones')
     shown = {row['model'].strip('*'): row for row in rows}
     for model, file in (('Semantic FPN', 'semantic_fpn'), ('UPerNet', 'upernet')):
         measured = csv_rows(file, 'backbone')
