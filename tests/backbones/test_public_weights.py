@@ -122,17 +122,14 @@ def skip_without_encoding(name):
         pytest.skip('there is no rotary encoding')
 
 
-@pytest.mark.parametrize('name', FAMILIES)
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name not in FAMILIES]
+
+
+@pytest.mark.parametrize('name', FAMILIES + OTHERS)
 def test_two_blocks_compute_what_timm_computes(name, record_property):
+    """Whole models are compared by `make parity`."""
     skip_without_encoding(name)
     compare_with_timm(name, *small(name), record_property)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', NAMES)
-def test_the_whole_model_computes_what_timm_computes(name, record_property):
-    skip_without_encoding(name)
-    compare_with_timm(name, {}, {}, record_property)
 
 
 @pytest.mark.parametrize('name', only(*sorted({*FAMILIES} & {*NAMES}), of=NAMES))

@@ -41,8 +41,8 @@ MODULES = """
     vision_transformer vision_transformer_relpos vision_transformer_sam xcit
 """.split()
 NAMES = sorted(name for module in MODULES for name in timm.list_models(module=module))
-# One of each class and of each way to differ; the slow test takes all, and those with a public name
-# are compared in tests/backbones/test_public_weights.py, too. These must load:
+# One of each class and of each way to differ; `make test-all` takes all, and those with a public
+# name are compared in tests/backbones/test_public_weights.py, too. These must load:
 LOADED = """
     deit3_small_patch16_224 deit_tiny_distilled_patch16_224 eva02_tiny_patch14_224
     flexivit_small samvit_base_patch16_224 test_vit test_vit2 test_vit3 twins_pcpvt_small
@@ -199,7 +199,7 @@ def test_a_vit_of_timm_agrees_or_is_refused(name, record_property):
     check(name, record_property)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize('name', NAMES)
 def test_every_vit_of_timm_agrees_or_is_refused(name, record_property):
     check(name, record_property)
