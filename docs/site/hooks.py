@@ -1,7 +1,8 @@
 """The site's pages: files of the repository at their places, and what is made of other files.
 
 Links stay as they are in the repository, so that they work there too. On the site, a link to a
-folder goes to its README, and one to a source file to a page that shows it.
+folder goes to its README, and one to a source file to a page that shows it. Pages of docs/api have
+the docstrings in full.
 """
 
 import posixpath
@@ -11,6 +12,7 @@ from typing import Any
 
 import yaml
 from mkdocs.structure.files import File, InclusionLevel
+from reference import PART, names_of
 
 from cpvt_backbones.version import __version__
 
@@ -56,6 +58,9 @@ PICTURE = re.compile(
 )
 SOURCE_OF_PHONES = re.compile(r'<source media="(\(max-width: [^)]+\))([^"]*)" srcset="([^"]+)">')
 ROLE = re.compile(r':(?:class|func|mod|meth|attr|data):(?=<code>)')  # of Sphinx, in docstrings
+# In a table of names: the links, and the last column.
+NAME = re.compile(r'(?<=^\| \[`)([\w.]+`\])\([^)]+\)', re.MULTILINE)
+ARGUMENTS = re.compile(r'\| [^|\n]*\|$', re.MULTILINE)
 WORDS = yaml.safe_load(Path(__file__).with_name('words.yml').read_text(encoding='utf-8'))
 
 
@@ -96,9 +101,29 @@ def matching(patterns: tuple[str, ...]) -> list[Path]:
 
 def linked_sources(page: Path) -> set[Path]:
     """Source files that a page links to."""
-    text = page.read_text(encoding='utf-8')
+    text = with_docstrings(page.read_text(encoding='utf-8'))
     linked = {(page.parent / link).resolve() for link in LINK.findall(text)}
     return {path for path in linked if path.is_file() and path.suffix in SHOWN}
+
+
+def with_docstrings(text: str) -> str:
+    """Text of a page with the docstrings of the names in its tables, to which they link."""
+    classes = names_of(text)['class']
+
+    def write(part: re.Match[str]) -> str:
+        names = part['names'].split()
+        if part['kind'] == 'module':
+            return part['text']
+        if part['kind'] == 'class':  # the links to its headings stay
+            titles = re.findall(r'^##+ (.+)$', part['text'], re.MULTILINE)
+            places = ''.join(f'<a id="{title.lower().replace(" ", "-")}"></a>' for title in titles)
+            return f'{places}\n\n::: {names[0]}\n'
+        links = iter(names)
+        table = NAME.sub(lambda name: f'{name[1]}(#{next(links)})', part['text'])
+        table = ARGUMENTS.sub('|', table)  # the docstrings have them
+        return table + ''.join(f'\n::: {name}\n' for name in names if name not in classes)
+
+    return PART.sub(write, text)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -120,7 +145,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         page.meta.setdefault('search', dict(boost=0.2))
     elif page.file.src_uri.startswith('docs/api/'):  # after the guides
         page.meta.setdefault('search', dict(boost=0.3))
-    return LINK.sub(rewrite, markdown)
+    return LINK.sub(rewrite, with_docstrings(markdown))
 
 
 def themed(match: re.Match[str]) -> str:

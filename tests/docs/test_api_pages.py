@@ -7,7 +7,12 @@ from pages import ROOT, blocks
 
 from cpvt.__main__ import COMMANDS
 
-PAGE = 'docs/api/command_line.md'
+COMMAND_LINES = 'docs/api/command_line.md'
+PAGES = sorted(
+    path
+    for path in (ROOT / 'docs/api').glob('*.md')
+    if path.relative_to(ROOT).as_posix() != COMMAND_LINES
+)
 
 
 @pytest.fixture
@@ -25,12 +30,50 @@ def words(text):
 
 @pytest.mark.parametrize('name', COMMANDS)
 def test_the_page_has_what_a_command_prints_for_help(name, reference):
-    ((_, shown),) = blocks(PAGE, f'cpvt {name}')
+    ((_, shown),) = blocks(COMMAND_LINES, f'cpvt {name}')
     assert words(shown) == words(reference.printed_help(name)), 'run `make reference`'
 
 
 def test_the_page_lists_the_commands():
-    text = (ROOT / PAGE).read_text(encoding='utf-8')
+    text = (ROOT / COMMAND_LINES).read_text(encoding='utf-8')
     assert re.findall(r'^## cpvt (\S+)$', text, re.MULTILINE) == [*COMMANDS]
     for name, (_, about) in COMMANDS.items():
         assert f'| [`cpvt {name}`](#cpvt-{name}) | {about} |\n' in text
+
+
+@pytest.mark.full
+def test_the_pages_have_what_the_docstrings_say(reference):
+    pytest.importorskip('griffe')  # of the extra `docs`
+    code = reference.Reference()
+    for path in PAGES:
+        text = path.read_text(encoding='utf-8')
+        assert any(reference.names_of(text).values()), path.name
+        written = code.written(text, f'cpvt_backbones.{path.stem}')
+        assert text == written, f'{path.name}: run `make reference`'
+
+
+@pytest.mark.full
+def test_a_page_has_all_arguments_of_each_backbone(reference):
+    """The table has the defaults of the signature, also of inherited arguments."""
+    pytest.importorskip('griffe')
+    import inspect
+
+    import cpvt_backbones
+
+    text = (ROOT / 'docs/api/backbones.md').read_text(encoding='utf-8')
+    for name in cpvt_backbones.list_archs():
+        part = text.partition(f'\n### Arguments of {name}\n')[2].partition('\n**')[0]
+        rows = re.findall(r'^\| `(\w+)` \| `.+?` \| `(.+?)` \| \S.+ \|$', part, re.MULTILINE)
+        parameters = inspect.signature(getattr(cpvt_backbones, name)).parameters
+        assert [row[0] for row in rows] == [*parameters]
+        for argument, default in rows:
+            assert eval(default, {}) == parameters[argument].default
+
+
+def test_no_page_has_marks_that_only_the_site_understands():
+    """They show as text in the repository."""
+    pages = [*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')]
+    for path in pages:
+        text = re.sub(r'^```.*?^```', '', path.read_text(encoding='utf-8'), flags=re.M | re.S)
+        found = re.findall(r'^ *(?::::|///|!!!|\?\?\?|===) .*|\{[:#.][^}]*\}', text, re.MULTILINE)
+        assert not found, f'{path.name}: {found}'
