@@ -53,6 +53,24 @@ def test_the_pages_have_what_the_docstrings_say(reference):
 
 
 @pytest.mark.full
+def test_the_pages_have_each_class_that_a_config_can_name(reference):
+    pytest.importorskip('griffe')
+    listed = {
+        name.rpartition('.')[2]
+        for path in PAGES
+        for names in reference.names_of(path.read_text(encoding='utf-8')).values()
+        for name in names
+    }
+    registered = set()
+    folders = [reference.Reference().objects['cpvt_backbones']]
+    for folder in folders:  # which grows
+        members = [one for one in folder.members.values() if not one.is_alias]
+        folders += [one for one in members if one.is_module]
+        registered |= {one.name for one in members if reference.is_registered(one)}
+    assert len(registered) > 30 and registered <= listed
+
+
+@pytest.mark.full
 def test_a_page_has_all_arguments_of_each_backbone(reference):
     """The table has the defaults of the signature, also of inherited arguments."""
     pytest.importorskip('griffe')
