@@ -50,6 +50,15 @@ def test_cost_of_a_shipped_model():
         assert row.gmacs == pytest.approx(float(costs()[name, row.height]['gmacs']), rel=1e-5)
 
 
+def test_the_workflow_publishes_the_folder_that_make_docs_writes():
+    workflow = yaml.safe_load((ROOT / '.github/workflows/docs.yml').read_text())
+    steps = workflow['jobs']['build']['steps']
+    assert [step['run'] for step in steps if 'run' in step] == ['make docs']
+    (folder,) = [step['with']['path'] for step in steps if 'pages-artifact' in step.get('uses', '')]
+    (site_dir,) = re.findall(r'^site_dir: (.+)$', (ROOT / 'docs/mkdocs.yml').read_text(), re.M)
+    assert ROOT / folder == (ROOT / 'docs' / site_dir).resolve()
+
+
 class Loads(HTMLParser):
     """Addresses that a browser fetches by itself."""
 
