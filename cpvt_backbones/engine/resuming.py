@@ -143,6 +143,10 @@ def resume_data(runner: Runner, *, batch: int) -> int:
         loop._epoch, loop._iter = progress['epoch'], progress['iter']
     if not isinstance(loop, EpochBasedTrainLoop):
         if progress is None:
+            runner.logger.warning(
+                'resume: the checkpoint does not say its batch size;'
+                f' {loop.iter} batches of {batch} samples count as read'
+            )
             return loop.iter
         if progress['batch'] != batch:
             runner.logger.warning(

@@ -203,7 +203,7 @@ def test_with_mmengines_own_runner_data_and_schedule_go_on_as_mmengine_does(
 
 @pytest.mark.parametrize('drop', [False, True], ids=['no dropout', 'dropout'])
 @pytest.mark.parametrize('length', [dict(epochs=4), dict(iterations=20)], ids=['epochs', 'iters'])
-def test_with_mmengines_own_hook_a_resume_reads_the_same_data(length, drop, tmp_path):
+def test_with_mmengines_own_hook_a_resume_reads_the_same_data(length, drop, tmp_path, warnings):
     """As ``cpvt train`` builds it for a stock config; only dropout draws other numbers."""
 
     def train(folder, **options):
@@ -216,6 +216,8 @@ def test_with_mmengines_own_hook_a_resume_reads_the_same_data(length, drop, tmp_
     start = tmp_path / ('epoch_2.pth' if 'epochs' in length else 'iter_10.pth')
     resumed = train(tmp_path / 'resumed', resume=True, load_from=str(start))
     assert resumed.read == whole.read[len(whole.read) // 2 :]
+    assumed = [line for line in warnings if '10 batches of 2 samples count as read' in line]
+    assert len(assumed) == ('iterations' in length)
     pairs = zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs) == (not drop)
 
