@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
+from benchmarks import detector_price
 from benchmarks.cases import SETTING
+from cpvt_backbones.analysis.memory import peak_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 PYRAMID, TIMM, MMSEG = 'pyramid_cpvt_small', 'timm_twins_pcpvt_small', 'mmseg_pcpvt_small'
@@ -204,3 +207,50 @@ def test_eomt_beside_its_peers():
     assert [*map(int, shown.groups())] == [
         memory[key] for key in ('ours', 'transformers', 'authors')
     ]
+
+
+@pytest.mark.full
+def test_retinanets_with_pvt_need_the_memory_of_their_head():
+    """In prediction: the maps of the neck, and what the head computes from them."""
+    pytest.importorskip('mmdet')
+    rows = rows_of('detectors').set_index('backbone').mib
+    (mib,) = {rows[name] for name in rows.index if 'PVT' in name}
+    assert f'[the same {mib} MiB]' in (ROOT / 'docs/speed.md').read_text('utf-8')
+    model = detector_price.build('retinanet', 'PyramidCPVT-S').eval()
+    sizes = [(100, 168), (50, 84), (25, 42), (13, 21), (7, 11)]  # 800 x 1344 px, stride 8 to 128
+    with torch.inference_mode():
+        levels = [torch.rand(1, 256, *size) for size in sizes]
+        head = peak_memory(lambda: model.bbox_head(levels), 'cpu')
+        backbone = peak_memory(lambda: model.backbone(torch.rand(1, 3, 800, 1344)), 'cpu')
+    head += sum(level.nbytes for level in levels) / 2**20
+    assert backbone < head == pytest.approx(mib, abs=1)
+
+
+@pytest.mark.full
+def test_what_a_backbone_keeps_for_its_gradients():
+    pytest.importorskip('mmdet')
+    page = ' '.join((ROOT / 'docs/speed.md').read_text('utf-8').split())
+    said = re.search(r'keeps (\d+) MiB and ResNet-50 (\d+) MiB, .*? keep (\d+) MiB', page).groups()
+    frozen, trained = (detector_price.build('retinanet', 'ResNet-50').backbone for _ in range(2))
+    trained.frozen_stages = -1
+    trained.requires_grad_(True)
+    ours = detector_price.build('retinanet', 'PyramidCPVT-S').backbone
+    kept = [saved_for_gradients(one) for one in (ours, frozen, trained)]
+    assert [*map(int, said)] == pytest.approx(kept, abs=1)
+
+
+def saved_for_gradients(backbone):
+    """MiB of the activations that a forward call keeps for two images of 512 x 512 px."""
+    weights = {one.untyped_storage().data_ptr() for one in backbone.state_dict().values()}
+    backbone.train()
+    sizes = {}
+
+    def pack(value):
+        storage = value.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        maps = backbone(detector_price.BATCH)
+    assert maps[-1].requires_grad
+    return sum(size for place, size in sizes.items() if place not in weights) / 2**20
