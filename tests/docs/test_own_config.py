@@ -24,6 +24,7 @@ from cpvt_backbones.toolboxes import check_neck, read_config
 from cpvt_backbones.weights import published_weights
 
 PAGE = 'docs/own_config.md'
+MEAN = [123.675, 116.28, 103.53]  # of the images of Twins' weights
 CODE = [text for language, text in blocks(PAGE) if language == 'python']
 SEGMENTORS = ['my_upernet', 'my_segmentor']
 CONFIGS = {'my_detector': 'mmdet'} | dict.fromkeys(SEGMENTORS, 'mmseg')
@@ -50,8 +51,35 @@ DIFFS = {
     },
     'Classifier': {},
 }
-VARIANTS = [
-    (title, other) for title, values in DIFFS.items() for other in (False, True)[: 1 + bool(values)]
+
+
+def variant(title, values):
+    """The block below a heading with other values."""
+    ((_, text),) = blocks(PAGE, title)
+    for old, new in values.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text
+
+
+def on_another_base(row):
+    """A block with a base of the table, and with what the table changes in ``model``."""
+    base, block, change = row.strip('| ').split(' | ')
+    (title,) = (title for title in DIFFS if title.endswith(re.findall(r'^\[(.+)\]', block)[0]))
+    text, count = re.subn('^_base_ = .+', f"_base_ = '{base.strip('`')}'", variant(title, {}))
+    assert count == 1
+    for code in re.findall('`(.+?)`', change):
+        left_out = change.startswith('leave out')
+        text += f"del model['{code}']\n" if left_out else f'model.update({code})\n'
+    return text
+
+
+CASES = [variant(title, {}) for title in DIFFS]
+CASES += [variant(title, values) for title, values in DIFFS.items() if values]
+CASES += [
+    on_another_base(row)
+    for row in (ROOT / PAGE).read_text().splitlines()
+    if re.match(r'\| `mm\w+::', row)
 ]
 
 
@@ -75,13 +103,13 @@ def train_data(scope, height, width):
     return dict(inputs=images, data_samples=samples)
 
 
-@pytest.mark.parametrize(('title', 'other'), only(*VARIANTS[:1], of=VARIANTS))
-def test_changed_lines_train(title, other, tmp_path):
+@pytest.mark.parametrize(
+    'text',
+    only(CASES[0], of=CASES),
+    ids=lambda text: text.partition("'")[2].partition("'")[0],
+)
+def test_changed_lines_train(text, tmp_path):
     """A step of the toolbox's own model trains PEG; the rate falls to the end of the schedule."""
-    ((_, text),) = blocks(PAGE, title)
-    for old, new in DIFFS[title].items() if other else ():
-        assert text.count(old) == 1
-        text = text.replace(old, new)
     (scope,) = re.findall(r"^_base_ = '(\w+)::", text)
     pytest.importorskip(scope)
     (tmp_path / 'mine.py').write_text(text)
@@ -90,6 +118,8 @@ def test_changed_lines_train(title, other, tmp_path):
     cfg.model.backbone.update(arch='tiny', init_cfg=None)
     init_default_scope(scope)
     model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    if scope != 'mmpretrain':
+        assert model.data_preprocessor.mean.flatten().tolist() == pytest.approx(MEAN)
     model.init_weights()  # DINO's level_embed is uninitialised memory before
     check_neck(model, cfg.model)
     assert pegs_and_others(model, cfg)[0] == {0}
