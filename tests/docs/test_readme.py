@@ -108,6 +108,14 @@ def test_the_lines_of_mmseg_train_in_ade20ks_layout(call, tmp_path, monkeypatch)
     assert all(one['step'] == 2 and one['exp_avg'].isfinite().all() for one in states)
 
 
+def test_the_oldest_torch_is_that_of_the_package():
+    root = README.parent
+    (oldest,) = re.findall(r"'torch>=([\d.]+)'", (root / 'setup.py').read_text(encoding='utf-8'))
+    assert f'PyTorch {oldest}-' in TEXT
+    page = (root / 'docs/install.md').read_text(encoding='utf-8')
+    assert f'\n## PyTorch older than {oldest}\n' in page
+
+
 def code_of(text):
     """Lines of code, without indents and comments; a hook is a part of its own."""
     text = text.replace('default_hooks = dict(', '\n')
@@ -197,7 +205,7 @@ def test_the_session_in_the_terminal_has_the_score_of_the_page(monkeypatch):
         if re.match(r'\| (red|white) cell', line)
     )
     page = (README.parent / 'docs/own_data.md').read_text(encoding='utf-8')
-    (said,) = re.findall(r'reached a box AP of ([\d.]+) on', page)
+    (said,) = re.findall(r'reached a box AP of ([\d.]+) on', ' '.join(page.split()))
     assert float(said) == pytest.approx(50 * (float(red[0]) + float(white[0])), abs=0.06)
     for name in terminal.WIDTHS:
         shown = (README.parent / f'docs/figures/{name}.svg').read_text(encoding='utf-8')
