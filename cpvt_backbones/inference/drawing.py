@@ -26,9 +26,10 @@ _GAP = 8  # px between images on a contact sheet
 LEGEND = 30  # legend letters: 1 / LEGEND of the picture's mean side, at least 12 px
 # Names of classes that are not drawn over the image.
 BACKGROUND = ('background', '_background_', 'bg', 'unlabelled', 'unlabeled', 'void')
-# RGB; each colour is the farthest in CIELAB from the colours before it.
+# RGB; first yellow and cyan, which show on most photographs and differ for colour-blind people.
+# Each other colour is the farthest in CIELAB from the ones before it.
 _COLOURS = (
-    'ff3333 00ff00 0033ff 00ccff 666600 ff99ff 00ffcc ffcc00 0066cc ff00ff ff9999 009900'
+    'ffcc00 00ccff ff3333 00ff00 0033ff 666600 ff99ff 00ffcc 0066cc ff00ff ff9999 009900'
     ' ff0099 993366 990099 cc6600 339966 cccc66 9966ff 99cc00 006699 cc9966 993333 00cccc'
 )
 Colour = tuple[int, ...]
@@ -232,8 +233,7 @@ def _draw_instances(
     picture = _Canvas(Image.fromarray(rgb))
     factors = np.tile([width / size[0], height / size[1]], 2)
     boxes = (np.array(prediction['boxes']).reshape(-1, 4) * factors).tolist()
-    for box, shade in zip(boxes, shades, strict=True):
-        picture.draw_box(box, shade)
+    picture.draw_boxes(boxes, shades)
     # Box lines do not cross labels. Boxes with the highest scores get their labels first.
     scores = prediction['scores'] if 'scores' in prediction else [None] * len(boxes)
     for i in sorted(range(len(boxes)), key=lambda i: -(scores[i] or 0)):
@@ -302,11 +302,17 @@ class _Canvas:
         self.image = image
         self._draw = ImageDraw.Draw(image)
         self._is_written = np.zeros((image.height, image.width), bool)
-        self._font = label_font(max(10, round((image.height * image.width) ** 0.5 / 45)))
+        self._font = label_font(max(10, round((image.height * image.width) ** 0.5 / 40)))
 
-    def draw_box(self, box: Sequence[float], shade: Colour) -> None:
+    def draw_boxes(self, boxes: Sequence[Sequence[float]], shades: Sequence[Colour]) -> None:
+        """Draw lines with black or white margins, which show on an image of the line's colour."""
         line = max(1, round(min(self.image.size) / 240))
-        self._draw.rectangle(tuple(box), outline=shade, width=line)
+        margin = max(1, line // 2)
+        for (left, top, right, bottom), shade in zip(boxes, shades, strict=True):
+            outer = (left - margin, top - margin, right + margin, bottom + margin)
+            self._draw.rectangle(outer, outline=_ink(shade), width=line + 2 * margin)
+        for box, shade in zip(boxes, shades, strict=True):
+            self._draw.rectangle(tuple(box), outline=shade, width=line)
 
     def title_font(self, text: str) -> ImageFont.FreeTypeFont:
         """Return the font for a picture's only text: twice the size of box labels if it fits."""
@@ -321,10 +327,17 @@ class _Canvas:
         *,
         font: ImageFont.FreeTypeFont | None = None,
     ) -> None:
-        """Write above a box, at its top or at its bottom, wherever there is no other text yet."""
-        written = _write((font or self._font).size, text, shade)
+        """Write above a box, at its top or at its bottom, wherever there is no other text yet.
+
+        A text that is wider than the picture loses its end.
+        """
+        size = (font or self._font).size
+        written = _write(size, text, shade)
+        while written.width > self.image.width:
+            text = text[:-1]
+            written = _write(size, text, shade)
         right, bottom = written.width - 1, written.height - 1
-        left = round(max(0, min(box[0], self.image.width - right)))
+        left = round(max(0, min(box[0], self.image.width - written.width)))
         # Above the box, inside at its top, inside at its bottom.
         for top in map(round, (box[1] - bottom, max(0, box[1]), box[3] - bottom)):
             area = slice(top, top + bottom), slice(left, left + right)

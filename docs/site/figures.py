@@ -311,6 +311,6 @@ if __name__ == '__main__':
     for theme, ending in (('light', ''), ('dark', '_dark')):
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165)
-    for name, count in (('sheet_cells', 3), ('sheet_cells_narrow', 2)):
+    for name, count in (('sheet_cells', 2), ('sheet_cells_narrow', 1)):
         cell_sheet(count).save(FOLDER / f'{name}.webp', quality=82, method=6)
     vis().save(FOLDER / 'vis.jpg', quality=82)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from local_models import BlockDetector, LocalSegmentor
 
-from cpvt_backbones.inference.drawing import draw_prediction, make_preview
+from cpvt_backbones.inference.drawing import distinct_colours, draw_prediction, make_preview
 
 
 @pytest.mark.parametrize('width', [6000, 5001])
@@ -38,13 +38,54 @@ def test_a_legend_is_below_the_picture_and_names_the_classes_that_are_there():
         assert (count > 20) == (label in (0, 2))
 
 
-def boxes_drawn(*boxes, scores=None):
-    """The picture of boxes of class ``a`` on 200 x 150 px of grey."""
+GREY = (100, 100, 100)
+
+
+def boxes_drawn(*boxes, scores=None, name='a', size=(200, 150), ground=GREY, shade=None):
+    """The picture of boxes of one class on an image of one colour."""
     count = len(boxes)
-    found = dict(boxes=np.array(boxes), labels=[0] * count, classes=['a'] * count)
+    found = dict(boxes=np.array(boxes), labels=[0] * count, classes=[name] * count)
     found['scores'] = scores or [0.5] * count
-    grey = np.full((150, 200, 3), 100, np.uint8)
-    return draw_prediction(grey, found, BlockDetector(), size=(200, 150))
+    predictor = BlockDetector()
+    if shade is not None:
+        predictor.palette = [shade, shade]
+    image = np.full((size[1], size[0], 3), ground, np.uint8)
+    return draw_prediction(image, found, predictor, size=size)
+
+
+@pytest.mark.parametrize('size', [(200, 150), (1200, 900)])
+def test_a_box_is_seen_on_an_image_of_its_own_colour(size):
+    """Each of its four lines has a margin with a contrast of 2 to the image, by WCAG 2."""
+    width, height = size
+    box = np.array([width // 4, height // 4, width // 2, height // 2])
+    x, y = int(box[[0, 2]].mean()), int(box[[1, 3]].mean())
+    for shade in distinct_colours(24).tolist():
+        picture = boxes_drawn(box, size=size, ground=shade, shade=shade)
+        for line in (picture[y, :x], picture[y, x:], picture[:y, x], picture[y:, x]):
+            light = line / 255
+            light = np.where(light <= 0.04045, light / 12.92, ((light + 0.055) / 1.055) ** 2.4)
+            light = light @ [0.2126, 0.7152, 0.0722] + 0.05
+            assert light.max() > 2 * light.min()
+
+
+@pytest.mark.parametrize('corner', [(150, 90), (0, 90), (0, 0), (150, 0), (190, 140)])
+def test_a_label_is_whole_within_the_picture(corner):
+    alone = boxes_drawn((60, 60, 70, 70), name='cells')
+    rows, columns = (alone[:59] != GREY).any(axis=-1).nonzero()
+    label = alone[rows.min() + 1 : 59, 60 : columns.max() + 1]
+    box = (*corner, min(200, corner[0] + 60), min(150, corner[1] + 60))
+    picture = boxes_drawn(box, name='cells')
+    windows = np.lib.stride_tricks.sliding_window_view(picture, label.shape)[:, :, 0]
+    assert (windows == label).all(axis=(2, 3, 4)).sum() == 1
+
+
+def test_no_letter_of_a_long_name_is_cut():
+    shade = (250, 250, 0)
+    picture = boxes_drawn((10, 30, 70, 50), name='erythrocytes', size=(80, 60), shade=shade)
+    label = picture[20:29]
+    assert (label == 0).all(axis=-1).any()  # letters
+    used = (label[4] != GREY).any(axis=-1).nonzero()[0]
+    assert (label[:, used.max()] == shade).all()
 
 
 def test_no_box_crosses_a_label():
