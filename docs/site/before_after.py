@@ -18,6 +18,7 @@ import pandas as pd
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / 'demo'))
 import sheet as sheets
+from cards import CELL_COLOURS, DARK, NAMES, SCORE
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
@@ -32,11 +33,8 @@ DOCS = Path(__file__).parents[1]
 CELLS = DOCS.parent / 'demo/cells'
 MINUTES = 19  # of the training, docs/own_data.md
 DETECTOR = 'retinanet_cpvt_tiny_gap-bccd'  # from which the training starts
-NAMES = {'RBC': 'red cell', 'WBC': 'white cell', 'Platelets': 'platelet'}
 KEPT = 0.3  # the least score in the file, that of `cpvt infer`
-SCORE = 0.5  # the least of a box in a picture
 CORNERS = ['x1', 'y1', 'x2', 'y2']
-COLOURS = {'red cell': '#ffd447', 'white cell': '#22d3ee'}
 FIRST = 'image-8.jpg'  # of the photographs for validation, by number
 
 
@@ -102,7 +100,7 @@ def photograph(
     axis.imshow(shown, extent=(0, width, width, 0))
     for _, box in read_boxes(image, model).iloc[::-1].iterrows():
         x1, y1, x2, y2 = np.clip(box[CORNERS].to_numpy(float), 1, width - 1)
-        colour = COLOURS[box['class']]
+        colour = CELL_COLOURS[box['class']]
         style: dict[str, Any] = dict(facecolor='none', edgecolor=colour, linewidth=1.5)
         if box.is_extra:
             style |= dict(linestyle=(0, (2.5, 2)))
@@ -110,7 +108,7 @@ def photograph(
         if tags:
             tag = dict(boxstyle='square,pad=0.15', facecolor=colour, edgecolor='none')
             text = f'{box["class"].partition(" ")[0]} {box.score:.2f}'
-            style = dict(va='bottom', bbox=tag, color='#14181f', fontsize=9.5 * POINTS)
+            style = dict(va='bottom', bbox=tag, color=DARK, fontsize=9.5 * POINTS)
             axis.text(x1 + 1.5, max(y1 - 0.5, 10), text, **style)
     axis.axis('off')
 
