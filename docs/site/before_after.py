@@ -113,11 +113,22 @@ def photograph(
     axis.axis('off')
 
 
+def legend(sheet: Sheet, x: float, y: float, size: float = 13) -> None:
+    """Write what the colours and the dashes of the boxes mean, and from which score they count."""
+    for label in ('red cell', 'white cell'):
+        axis = sheet.axis(x, y - 11, 14, 14)
+        style = dict(facecolor=CELL_COLOURS[label], edgecolor=sheet.ink, linewidth=1)
+        axis.add_patch(Rectangle((0, 0), 1, 1, **style))
+        axis.axis('off')
+        sheet.write(x + 19, y, label, size)
+        x += 29 + 0.55 * size * len(label)
+    sheet.write(x, y, f'dashed: false; score ≥ {SCORE}', size)
+
+
 def caption(model: str) -> str:
     """What a model finds on the first photograph."""
     cells, found, extra = count([FIRST], model)
-    boxes = f'{extra} false box{"" if extra == 1 else "es"}{" (dashed)" if extra else ""}'
-    return f'{found} of {cells} cells found, {boxes}'
+    return f'{found} of {cells} cells found, {extra} false box{"" if extra == 1 else "es"}'
 
 
 PARTS = {
@@ -128,23 +139,25 @@ PARTS = {
 
 def draw(theme: str) -> Figure:
     """The first photograph before and after the training, for a page."""
-    sheet = Sheet(830, 476, theme)
+    sheet = Sheet(830, 502, theme)
     for place, (model, title) in enumerate(PARTS.items()):
         left = 14 + 408 * place
         sheet.write(left, 28, title, 16, weight='bold')
         photograph(sheet, (left, 42, 394), FIRST, model, tags=False)
         sheet.write(left, 460, caption(model), 13)
+    legend(sheet, 14, 488)
     return sheet.figure
 
 
 def draw_narrow(theme: str) -> Figure:
     """The same for a phone."""
-    sheet = Sheet(358, 828, theme)
+    sheet = Sheet(358, 850, theme)
     for place, (model, title) in enumerate(PARTS.items()):
         top = 412 * place
         sheet.write(8, top + 26, title, 15, weight='bold')
         photograph(sheet, (8, top + 38, 342), FIRST, model, tags=False)
         sheet.write(8, top + 398, caption(model), 12)
+    legend(sheet, 8, 834, 12)
     return sheet.figure
 
 
