@@ -4,7 +4,7 @@ They come from the package's own functions and from the models that ship.
 """
 
 import sys
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image, ImageOps
@@ -32,7 +32,6 @@ import make_config
 import terminal
 from example_images import SEGMENTOR, open_street
 
-from benchmarks import plots
 from cpvt_backbones import CPVT, PEG, MultiScaleCPVT, PyramidCPVT
 from cpvt_backbones.inference import Inferencer
 from cpvt_backbones.inference.tiles import make_grid, ramp_weights
@@ -41,9 +40,10 @@ from cpvt_backbones.weights import find_shipped, shipped_weights
 
 FOLDER = Path(__file__).parents[1] / 'figures'
 CELLS = Path(__file__).parents[2] / 'demo/cells'
-# Black and white text is readable on BLUE, ORANGE and LIGHT, which the dark theme brightens.
+# Black and white text is readable on BLUE, ORANGE and LIGHT.
 BLUE, ORANGE, GREEN, LIGHT = '#4f86cc', '#d9822b', '#3f8f5f', '#a3a3a3'
 INK = '#101010'  # text on these colours
+GROUND, TEXT, *_ = cards.THEMES['light']
 
 TOP = 16  # height of a backbone in its picture, layers of height 1 but for the last
 WIDTHS = {False: 9, True: 3.65}  # inches of a picture, and of its narrow form: 350 px on a phone
@@ -92,7 +92,7 @@ def peg(*, narrow: bool) -> Figure:
     tokens.add_patch(Rectangle((3, 0), 3, 3, fill=False, edgecolor=ORANGE, linewidth=3))
     tokens.add_patch(Rectangle((4, 1), 1, 1, facecolor=ORANGE, edgecolor='white'))
     for row, column in np.argwhere(grid == 'none'):
-        style = dict(ha='center', va='center', color=plots.GREY)
+        style = dict(ha='center', va='center', color=TEXT)
         tokens.text(column + 0.5, row + 0.5, '0', **style)
     tokens.set_title('Tokens as a map: the 3 x 3 weights of\na channel move over it, zeros outside')
     module = PEG(1, bias=False).requires_grad_(False)
@@ -135,18 +135,18 @@ def backbones(*, narrow: bool) -> Figure:
             axis.text(3.5, bottom + height / 2, name, color=INK, ha='center', va='center')
             bottom += height
         for stride, (start, end) in maps.items():
-            arrow = dict(arrowstyle='->', color=plots.GREY)
+            arrow = dict(arrowstyle='->', color=TEXT)
             axis.annotate('', (9, end), (7, start), arrowprops=arrow)
             count = 32 // stride
             for row, place in np.ndindex(count, count):
                 corner = (9 + 3 * place / count, end - 1.5 + 3 * row / count)
                 style = dict(facecolor=GREEN, edgecolor='white', linewidth=0.5)
                 axis.add_patch(Rectangle(corner, 3 / count, 3 / count, **style))
-            axis.text(12.5, end, f'stride {stride}', va='center', color=plots.GREY)
+            axis.text(12.5, end, f'stride {stride}', va='center', color=TEXT)
         title = type(model).__name__
         axis.set(xlim=(-0.1, 16.5), ylim=(-0.1, TOP + 0.1))
         axis.set_title(title, weight='bold')
-    axes[0].text(12.5, 8.25, 'or a vector', va='center', color=plots.GREY)
+    axes[0].text(12.5, 8.25, 'or a vector', va='center', color=TEXT)
     return figure
 
 
@@ -219,7 +219,8 @@ def padded_batch(*, narrow: bool) -> Figure:
     for axis, result, name in zip(axes, results, ('Without', 'With'), strict=True):
         error = (result - alone).norm(dim=0) / alone.norm(dim=0)
         picture = axis.pcolormesh(error.numpy(), cmap=scale, vmin=0, vmax=0.25, edgecolor='white')
-        axis.set_title(f'{name} valid_sizes:\nat most {error.max():.2g}')
+        limit = f'up to {error.max():.2f}' if error.max() > 1e-5 else 'rounding, below 0.00001'
+        axis.set_title(f'{name} valid_sizes:\n{limit}')
     bar = dict(location='bottom', pad=0.04) if narrow else dict(shrink=0.7)
     label = 'relative difference to the\nfeatures of the image alone'
     figure.colorbar(picture, ax=axes, label=label, ticks=(0, 0.1, 0.2), **bar)
@@ -233,18 +234,22 @@ def tiles(*, narrow: bool) -> Figure:
     size = (WIDTHS[narrow], height)
     figure, axes = plt.subplot_mosaic(mosaic, figsize=size, layout='constrained')
     image, weights = axes['A'], axes['B']
-    for top, bottom in grid.rows:
-        for left, right in grid.columns:
+    columns = dict(left=BLUE, middle=ORANGE, right=GREEN)
+    for (left, right), colour in zip(grid.columns, columns.values(), strict=True):
+        for top, bottom in grid.rows:
             corner, sides = (left, top), (right - left, bottom - top)
-            image.add_patch(Rectangle(corner, *sides, color=BLUE, alpha=0.3))
-    image.set(xlim=(0, 2400), ylim=(1500, 0), aspect='equal', xlabel='px')
-    image.set_title('1500 x 2400 px: six tiles of 1024 px')
-    for span, weight, colour in zip(
-        grid.columns, ramp_weights(grid.columns), (BLUE, ORANGE, GREEN), strict=True
+            style = dict(facecolor=to_rgba(colour, 0.3), edgecolor=colour, linewidth=1.5)
+            image.add_patch(Rectangle(corner, *sides, **style))
+    image.set(xlim=(0, 2400), ylim=(1500, 0), aspect='equal', xlabel='px', ylabel='px')
+    image.set_title('1500 x 2400 px: six tiles of 1024 px,\nstronger where they overlap')
+    for span, weight, (name, colour) in zip(
+        grid.columns, ramp_weights(grid.columns), columns.items(), strict=True
     ):
         weights.plot(np.arange(*span), weight, color=colour, linewidth=2)
-    weights.set(xlabel='px', ylim=(0, 1.05), xlim=(0, 2400))
-    weights.set_title('Weights of a row: they sum to 1')
+        highest = np.flatnonzero(weight == weight.max()).mean()
+        weights.text(span[0] + highest, 0.45, name, ha='center', color=TEXT)
+    weights.set(xlabel='px from the left', ylabel='weight', ylim=(0, 1.05), xlim=(0, 2400))
+    weights.set_title('Weights of the tiles in a row:\nthey sum to 1')
     for axis in (image, weights):
         axis.set_xticks(range(0, 2400, 1000 if narrow else 500))
     return figure
@@ -287,6 +292,24 @@ def save(figure: Figure, name: str, dpi: int) -> None:
     Image.open(drawn).save(FOLDER / f'{name}.webp', quality=90, method=6)
 
 
+def save_themed(figure: Figure, name: str) -> None:
+    """Write an SVG file on a ground of its own; its style swaps ground and text on a dark page."""
+    drawn = StringIO()
+    figure.set_facecolor(GROUND)
+    figure.savefig(
+        drawn, format='svg', bbox_inches='tight', pad_inches=0.15, metadata={'Date': None}
+    )
+    ground, text, *_ = cards.THEMES['dark']
+    rules = (
+        f'[style*="fill: {to_hex(GROUND)}"] {{ fill: {ground} !important }}'
+        f' [style*="fill: {TEXT}"] {{ fill: {text} !important }}'
+        f' [style*="stroke: {TEXT}"] {{ stroke: {text} !important }}'
+    )
+    style = f'<style>@media (prefers-color-scheme: dark) {{ {rules} }}</style>'
+    content = drawn.getvalue().replace('<defs>', f'{style}\n <defs>', 1)
+    (FOLDER / f'{name}.svg').write_text(content, encoding='utf-8')
+
+
 def vis() -> Image.Image:
     """The prediction of the shipped segmentor on the photograph of a street."""
     shipped, image = find_shipped(SEGMENTOR), open_street().image
@@ -298,13 +321,11 @@ def vis() -> Image.Image:
 
 if __name__ == '__main__':
     plt.rcParams.update({'svg.hashsalt': 'cpvt', 'font.size': 9.5, 'axes.titlesize': 9.5})
-    # No background: one file serves the light and the dark theme.
     colours = ('axes.titlecolor', 'axes.labelcolor', 'axes.edgecolor', 'xtick.color', 'ytick.color')
-    plt.rcParams.update(dict.fromkeys(colours, plots.GREY))
-    drawing = dict(transparent=True, bbox_inches='tight', metadata={'Date': None})
+    plt.rcParams.update(dict.fromkeys(colours, TEXT))
     for draw in (peg, backbones, multi_scale, any_size, padded_batch, tiles):
-        draw(narrow=False).savefig(FOLDER / f'{draw.__name__}.svg', **drawing)
-        draw(narrow=True).savefig(FOLDER / f'{draw.__name__}_narrow.svg', **drawing)
+        save_themed(draw(narrow=False), draw.__name__)
+        save_themed(draw(narrow=True), f'{draw.__name__}_narrow')
     hero.save(FOLDER)
     before_after.save(FOLDER)
     terminal.save(FOLDER)
