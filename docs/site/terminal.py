@@ -15,11 +15,12 @@ from rich.text import Text
 SESSION = Path(__file__).parents[1] / 'evidence/cells_session.txt'
 # Of each command, the lines that are shown.
 SHOWN = {
-    'make-config': r'used +\d+ (training|validation) images|class |data accepted',
+    'make-config': r'used +\d+ (training|validation) images|class |data accepted|training: .+ to ',
     'train': r'training ━',
     'test': r'\+-|\| ',
     'infer': r'boxes with|pictures:',
 }
+BOX_AP = r'coco/bbox_mAP: [\d.]+'
 WIDTHS = {'terminal': 80, 'terminal_narrow': 46}  # characters in a line
 THEME = TerminalTheme(
     (23, 27, 34),
@@ -34,6 +35,7 @@ STYLES = {
     r'━+╸?': 'green',
     r'(?<=[╸╺])━+': 'bright_black',
     r'╺━+': 'bright_black',
+    r'coco/bbox_mAP: [\d.]+': 'bold',
     r'\b\d+/\d+\b|\b0\.\d+\b|(?<= )\d+(?= )': 'cyan',
     r'[\d:]+ left': 'yellow',
     r'[+|]-*[+|-]*': 'white',
@@ -51,18 +53,25 @@ def shown_lines() -> list[str]:
     lines = []
     for name, (command, *printed) in read_session().items():
         kept = [line for line in printed if re.match(SHOWN[name], line)]
-        if name == 'train':  # the bar at three times
-            kept = [kept[len(kept) // 4], kept[len(kept) // 2], kept[-1]]
+        if name == 'train':
+            kept = kept[-1:]  # the finished bar
+        if name == 'test':  # the box AP, from a line of all metrics
+            kept += [f'… {score} …' for score in re.findall(BOX_AP, ' '.join(printed))]
         lines += [command, *kept, '']
     return lines[:-1]
 
 
 def fitted(line: str, width: int) -> str:
-    """A line of a table without the columns that do not fit, and a bar of a third of its length."""
+    """A line as long as the picture is wide.
+
+    A table loses columns, a bar two thirds of its length, the estimated time its conditions.
+    """
     if line.startswith(('+', '|')) and len(line) > width:
         return line[: max(line.rfind('+', 0, width), line.rfind('|', 0, width)) + 1]
     if '━' in line and len(line) > width:
         return re.sub('[━╸╺]{3}', lambda part: part[0].strip('━')[:1] or '━', line)
+    if line.startswith('training:') and len(line) > width:
+        return re.findall(rf'^.{{1,{width}}}(?= with | on |, by )', line)[0]
     return line
 
 

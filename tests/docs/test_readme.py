@@ -207,6 +207,8 @@ def test_the_session_in_the_terminal_has_the_score_of_the_page(monkeypatch):
     page = (README.parent / 'docs/own_data.md').read_text(encoding='utf-8')
     (said,) = re.findall(r'reached a box AP of ([\d.]+) on', ' '.join(page.split()))
     assert float(said) == pytest.approx(50 * (float(red[0]) + float(white[0])), abs=0.06)
+    (ap,) = re.findall(r'coco/bbox_mAP: ([\d.]+)', '\n'.join(terminal.shown_lines()))
+    assert float(said) == pytest.approx(100 * float(ap), abs=0.06)
     for name in terminal.WIDTHS:
         shown = (README.parent / f'docs/figures/{name}.svg').read_text(encoding='utf-8')
         assert red[0] in shown and white[0] in shown
