@@ -31,7 +31,7 @@ from cpvt_backbones.weights import find_shipped
 
 DOCS = Path(__file__).parents[1]
 CELLS = DOCS.parent / 'demo/cells'
-MINUTES = 19  # of the training, docs/own_data.md
+MINUTES = 15  # of the training, docs/own_data.md
 DETECTOR = 'retinanet_cpvt_tiny_gap-bccd'  # from which the training starts
 KEPT = 0.3  # the least score in the file, that of `cpvt infer`
 CORNERS = ['x1', 'y1', 'x2', 'y2']
