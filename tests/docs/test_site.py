@@ -112,7 +112,7 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     assert all(f'usage: cpvt {name}' in commands for name in COMMANDS)
     run = page_text(tmp_path, 'docs/models')
     assert all(f'<code>{name}</code>' in run for name in named_models())
-    trained = page_text(tmp_path, 'configs/README')
+    trained = page_text(tmp_path, 'configs/index')
     assert all(f'/{model["Name"]}.py.html' in trained for model in recipes())
     card = page_text(tmp_path, 'cpvt_backbones/weights/cpvt_tiny_gap-imagenette')
     assert '<a href="../../docs/models.html">← Models and results</a>' in card
