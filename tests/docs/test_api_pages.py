@@ -9,9 +9,7 @@ from cpvt.__main__ import COMMANDS
 
 COMMAND_LINES = 'docs/api/command_line.md'
 PAGES = sorted(
-    path
-    for path in (ROOT / 'docs/api').glob('*.md')
-    if path.relative_to(ROOT).as_posix() != COMMAND_LINES
+    path for path in (ROOT / 'docs/api').glob('*.md') if path.stem not in ('README', 'command_line')
 )
 
 
@@ -39,6 +37,12 @@ def test_the_page_lists_the_commands():
     assert re.findall(r'^## cpvt (\S+)$', text, re.MULTILINE) == [*COMMANDS]
     for name, (_, about) in COMMANDS.items():
         assert f'| [`cpvt {name}`](#cpvt-{name}) | {about} |\n' in text
+
+
+def test_the_overview_lists_the_pages():
+    text = (ROOT / 'docs/api/README.md').read_text(encoding='utf-8')
+    listed = re.findall(r'^\| \[[\w ]+\]\((\w+)\.md\) \|', text, re.MULTILINE)
+    assert sorted(listed) == sorted(['command_line', *(path.stem for path in PAGES)])
 
 
 @pytest.mark.full
