@@ -76,6 +76,13 @@ class Loads(HTMLParser):
             self.found.append(attributes['srcset'])
 
 
+def test_the_index_of_the_pages_has_each_of_them():
+    text = (ROOT / 'docs/README.md').read_text(encoding='utf-8')
+    linked = {(ROOT / 'docs' / link).resolve() for link in re.findall(r'\]\(([^)#]+)', text)}
+    pages = {path.resolve() for path in (ROOT / 'docs').glob('*.md') if path.name != 'README.md'}
+    assert pages <= linked and all(path.is_file() for path in linked)
+
+
 @pytest.mark.full
 def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     pytest.importorskip('mkdocs')  # of the extra `docs`
