@@ -29,8 +29,9 @@ ABOUT_ATTENTION = """**Where a layer looks from the white point.** Orange places
 Click in the picture to move the point."""
 ABOUT_PREDICTION = """**What the model finds.** The line below has the size at which it sees the
 image."""
-ABOUT_SIZES = """**One model, one image, several sizes,** drawn as the model sees them. At a good
-size, its score on the test set is at least 90 % of its best."""
+ABOUT_SIZES = """**One model, one image, several sizes,** drawn as the model sees them: 0.5, 1, 2
+and 3 times the size in Prediction. At a good size, its score on the test set is at least 90 % of
+its best."""
 CREDIT = """Your own image: at most 64 MB and 50 megapixels, reduced to 2048 px. Church and street:
 photographs by Mapillary, BSD licence. Blood smear: by Abdüssamet ASLAN, MIT licence."""
 SIDE = 'Longer side of the image in the model, px'
@@ -286,13 +287,15 @@ class Page:
             return
         side, has_scores = int(data[self.side]), model.predictor.task == 'detection'
         if view == SIZES:
-            scales: list[Any] = views.scales_to_compare(model, file)
+            scales: dict[Any, str] = views.scales_to_compare(model, file)
         else:
-            scales = [(side, side) if side else views.first_scale(model, file)]
-        pictures = []
-        for scale in scales:
+            scales = {(side, side) if side else views.first_scale(model, file): ''}
+        # With an odd number of sizes, the image fills the two columns.
+        pictures = [views.show_image(file)] if view == SIZES and len(scales) % 2 else []
+        for scale, remark in scales.items():
             found = views.keep_scores(views.predict(model, file, scale), data[self.score])
-            pictures.append(views.draw(model, file, found, as_seen=view == SIZES))
+            picture, caption = views.draw(model, file, found, as_seen=view == SIZES)
+            pictures.append((picture, ' | '.join(filter(None, (caption, remark)))))
             yield {
                 self.sizes if view == SIZES else self.prediction: to_html(pictures),
                 self.table: views.to_table(model, found),

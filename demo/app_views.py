@@ -229,13 +229,27 @@ def first_scale(model: Model, file: str) -> Scale:
     return min(factor, MAX_SIDE / max(own))
 
 
-def scales_to_compare(model: Model, file: str) -> list[float]:
-    """Factors of an image at which it has the pixels of ``FACTORS`` times the first scale."""
+def scales_to_compare(model: Model, file: str) -> dict[float, str]:
+    """Factors of an image at which it has the pixels of ``FACTORS`` times the first scale.
+
+    The remark of a factor, if not empty, says which ones it replaces because of ``MAX_SIDE``.
+    """
     own = read_upload(file).shape[1::-1]
     sizing = Inferencer(predictor=model.predictor, scale=first_scale(model, file)).sizing
     first = (prod(sizing.size_of(*own)) / prod(own)) ** 0.5
     largest = MAX_SIDE / max(own)
-    return [*dict.fromkeys(min(factor * first, largest) for factor in FACTORS)]
+    scales = {min(factor * first, largest): '' for factor in FACTORS}
+    replaced = [f'{factor:g}' for factor in FACTORS if factor * first > largest]
+    if replaced:
+        times = ' and '.join(replaced)
+        scales[largest] = f'at most {MAX_SIDE} px, in place of {times} times'
+    return scales
+
+
+def show_image(file: str) -> Captioned:
+    """The image without a prediction."""
+    rgb = read_upload(file)
+    return Image.fromarray(fit(rgb, SHOWN)), f'{rgb.shape[1]} x {rgb.shape[0]} px | the image'
 
 
 def keep_scores(found: Prediction, score: float) -> Prediction:

@@ -171,8 +171,16 @@ def test_an_image_is_first_shown_at_a_size_that_the_model_is_good_at(app, views,
     model = app.models[SEGMENTOR]
     found = views.predict(model, image, views.first_scale(model, image))
     assert found['seen'].shape[1::-1] == seen
-    compared = [round(size[0] * scale) for scale in views.scales_to_compare(model, image)]
+    scales = views.scales_to_compare(model, image)
+    compared = [round(size[0] * scale) for scale in scales]
     assert compared == sorted({min(1024, round(seen[0] * factor)) for factor in views.FACTORS})
+    *others, last = scales.values()
+    replaced = ' and '.join(f'{one:g}' for one in views.FACTORS if one * seen[0] > 1024)
+    assert not any(others) and (f'in place of {replaced} times' in last) == bool(replaced)
+    shown = [*app.page.run(given(app.page, view='Several sizes', name=SEGMENTOR, image=image))]
+    figures = shown[-1][app.page.sizes].count('<figure>')
+    assert figures == len(scales) + len(scales) % 2  # both columns are full
+    assert ('| the image<' in shown[-1][app.page.sizes]) == (len(scales) % 2 == 1)
 
 
 def test_an_upload_is_shown_as_the_models_see_it(views, file):

@@ -107,6 +107,7 @@ def test_prediction_and_scores(open_page):
     choose(page, DETECTOR)
     view(page, 'Prediction')
     done(page, r'240 x 240 px \| \d+ of 11 found, \d+ extra.+RBC\s*\d')
+    picture(page, 'app_prediction', DETECTOR)
     side = page.get_by_label(re.compile('number input for Longer side.+0: as the model was tested'))
     side.fill('480')
     side.press('Enter')
@@ -132,7 +133,10 @@ def test_several_sizes(open_page):
     done(page, r'120 x 120 px \| .+ outside the good sizes.+720 x 720 px \|')
     done(page, r'480 x 480 px \| \d+ of 11 found, \d+ extra \| from another data set')
     choose(page, SEGMENTOR)
-    done(page, r'640 x 480 px \| building 2\d%, tree 2\d%.+1024 x 768 px \|')
+    done(
+        page,
+        r'640 x 480 px \| the image.+640 x 480 px \| building 2\d%, tree 2\d%.+1024 x 768 px \|',
+    )
     picture(page, 'app_sizes', SEGMENTOR)
     view(page, 'Features')
     done(page, '512 x 384 px as 128 x 96 places')
@@ -162,6 +166,14 @@ def test_the_screen_of_a_phone_shows_the_tabs_and_a_result(open_page):
             box = part.bounding_box()
             assert box['y'] >= 0 and box['y'] + box['height'] <= 844
     picture(page, 'app_sizes_narrow', SEGMENTOR, whole=False)
+    choose(page, DETECTOR)
+    view(page, 'Prediction')
+    done(page, r'240 x 240 px \| \d+ of 11 found')
+    page.wait_for_timeout(1500)
+    page.get_by_role('tab', name='Prediction').evaluate(
+        'tab => scrollBy(0, tab.getBoundingClientRect().top - 8)'
+    )
+    picture(page, 'app_prediction_narrow', DETECTOR, whole=False)
 
 
 def test_a_point_is_chosen_by_a_click_and_by_the_keyboard(open_page):
