@@ -10,6 +10,7 @@ from torch import nn
 
 from benchmarks import (
     detector_price,
+    exported,
     in_turns,
     measure,
     pipeline,
@@ -179,6 +180,14 @@ def test_pipeline_times_every_route_of_prediction(tmp_path, monkeypatch):
     assert routes[routes['route'] == pipeline.BARE]['share'].tolist() == [1]
     assert (routes['beside_ms'] < routes['cpu_ms']).all(), 'the forward call is taken off'
     assert 'tool, pictures' in {*rows['route']}
+
+
+@pytest.mark.full
+def test_an_exported_file_is_timed_in_each_runtime():
+    for package in ('mmseg', 'onnxscript', 'onnxruntime', 'openvino'):
+        pytest.importorskip(package)
+    found = exported.measure('semantic_fpn', 'PyramidCPVT-S', repeats=1, size=(32, 64))
+    assert [*found] == ['PyTorch', *exported.RUNTIMES] and min(found.values()) > 0
 
 
 @pytest.mark.full

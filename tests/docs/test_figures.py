@@ -173,6 +173,43 @@ def test_a_figure_is_that_of_its_file(page, phrase, compute):
     assert said == tuple(f'{value:.{places}f}' for value, places in computed)
 
 
+def table_below(page, begin):
+    """Rows of the table whose head begins so, as lists of cells."""
+    lines = (ROOT / page).read_text(encoding='utf-8').partition(f'\n{begin}')[2].splitlines()
+    cells = [line.strip('|').split('|') for line in lines[2:] if line.startswith('|')]
+    return [[cell.strip() for cell in row] for row in cells]
+
+
+NAMES = {'RetinaNet': 'retinanet', 'Semantic FPN': 'semantic_fpn', 'UPerNet': 'upernet'}
+
+
+def test_times_of_exported_whole_models():
+    rows = rows_of('exported')
+    shown = table_below('docs/export.md', '| model | image, px |')[: len(rows) // 4]
+    for (label, _, *cells), (key, found) in zip(
+        shown, rows.groupby(['model', 'backbone'], sort=False), strict=True
+    ):
+        name, backbone = label.split(', ')
+        assert (NAMES[name], backbone) == key
+        assert [*map(int, cells)] == [*found.ms]
+
+
+def test_costs_of_a_training_step():
+    """Of each backbone, all in one run on one processor."""
+    tables = [rows_of(f'{name}_train') for name in ('detectors', 'semantic_fpn', 'upernet')]
+    assert all(
+        'AMD EPYC' in one for table in tables for one in (*table.machine, *table.mib_machine)
+    )
+    shown = table_below('docs/speed.md', '| backbone | RetinaNet, ms |')[:5]
+    assert len(shown) == 5
+    for name, *cells in shown:
+        wanted = []
+        for table in tables:
+            row = table[table.backbone == name]
+            wanted += [str(value) for key in ('ms', 'mib') for value in row[key]] or ['', '']
+        assert cells == wanted
+
+
 def test_an_exported_file_runs_at_twice_the_speed():
     text = ' '.join((ROOT / 'docs/speed.md').read_text(encoding='utf-8').split())
     assert 'runs at twice the speed of PyTorch on an AMD EPYC, in bfloat16' in text

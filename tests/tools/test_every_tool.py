@@ -35,6 +35,7 @@ SHIPPED = 'a-b none.py none.pth --commit 1 --about a --data b --terms c --purpos
 MISTAKES = {
     'benchmarks/attention.py': ('--out none/a.csv', "out: 'none' is not a folder"),
     'benchmarks/detector_price.py': ('--out none/a.csv', "out: 'none' is not a folder"),
+    'benchmarks/exported.py': ('--out none/a.csv', "out: 'none' is not a folder"),
     'benchmarks/eomt_speed.py': (
         '--authors none --out a.csv',
         "authors: 'none' is not a folder",
