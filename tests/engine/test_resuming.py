@@ -222,6 +222,18 @@ def test_with_mmengines_own_hook_a_resume_reads_the_same_data(length, drop, tmp_
     assert all(torch.equal(one, other) for one, other in pairs) == (not drop)
 
 
+def test_a_training_of_mmengine_alone_goes_on_with_both_lines(tmp_path, warnings):
+    """Weights, optimizer, schedule and order of the data; the file has no random states."""
+    stock = dict(kind=Runner, hook_type=CheckpointHook, checkpoint=dict(max_keep_ckpts=-1))
+    whole = run(tmp_path, epochs=4, **stock)
+    start = str(tmp_path / 'epoch_2.pth')
+    resumed = run(tmp_path / 'resumed', epochs=4, resume=True, load_from=start)
+    assert resumed.rates == {step: whole.rates[step] for step in resumed.rates}
+    assert resumed.read == whole.read[len(whole.read) // 2 :]
+    pairs = zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
 def test_a_loss_that_is_not_finite_ends_the_training(value, tmp_path):
     """With the images and the learning rate; the checkpoint before it stays, and resumes."""
