@@ -56,6 +56,7 @@ MISTAKES = {
     'demo/app.py': ('none.py none.pth', NO_CONFIG),
     'demo/demo.py': ('--work-dir {image}', 'File exists'),
     'demo/digit_scenes.py': ('--root {image}', 'Not a directory'),
+    'demo/make_masks.py': ('{image}', 'Not a directory'),
     'projects/shipped_weights/make_bccd.py': ('none made', "no .xml in the folder 'none'"),
     'projects/shipped_weights/make_imagenette.py': ('none made', 'no images in none/train/<class>'),
     'projects/shipped_weights/make_teacher.py': ('out.h5', SUFFIXES),
