@@ -3,6 +3,9 @@
 import cv2
 import numpy as np
 import pytest
+import tiny
+import torch
+from mmengine.registry import MODELS
 from own_data_sets import HEIGHT, WIDTH, assert_used, has, mask, photo
 from PIL import Image
 
@@ -280,3 +283,16 @@ def test_masks_beside_their_images_and_negative_values_are_refused(masks, refuse
     wanted = f'images and masks must be in two folders, got {masks.images} twice'
     assert wanted in refuse('masks', masks.images, masks.images)
     assert 'an integer of at least 0 is expected' in refuse(*masks.arguments, '--ignore', '-1')
+
+
+@pytest.mark.parametrize('side', tiny.only('320', of=['40', '320', '480']))
+def test_class_scores_cover_a_crop_and_no_more(masks, table, config, side):
+    """mmseg resizes them to the crop, so that cells beyond its edge would shift all objects."""
+    pytest.importorskip('mmseg')
+    table(*masks.arguments, '--side', side)
+    cfg = config()
+    height, width = cfg.train_dataloader.dataset.pipeline[3].crop_size
+    backbone = MODELS.build({**cfg.model.backbone, 'init_cfg': None})
+    maps = backbone(torch.zeros(1, 3, height, width))
+    for stride, found in zip(backbone.out_strides, maps, strict=True):
+        assert (stride * found.shape[2], stride * found.shape[3]) == (height, width)

@@ -129,7 +129,7 @@ def test_classes_that_are_thick_enough_are_not(write, made, tmp_path):
     assert read_config('mine.py').scale == (480, 224)
     made(options=['--side', '90', '--overwrite'])  # lines of 1.2 px
     cfg = read_config('mine.py')
-    assert cfg.scale == (90, 42) and cfg.train_dataloader.dataset.pipeline[3].crop_size == (28, 60)
+    assert cfg.scale == (90, 42) and cfg.train_dataloader.dataset.pipeline[3].crop_size == (32, 64)
     assert not (tmp_path / 'mine/tiles').exists()
 
 

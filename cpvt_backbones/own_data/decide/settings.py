@@ -27,6 +27,7 @@ TOO_THIN = 4
 VANISHING = 4  # px of an object in training, below which a remark names it: half the finest stride
 DETECTIONS = 100  # of an image, in mmdet's configs
 SHRUNK = 0.8  # share of the width in the images: tiles gain little for classes that keep more
+STRIDE = 32  # px, the coarsest of the backbones
 CROPS = (112, 160, 224)  # px, sides at which classifiers are trained
 
 
@@ -342,7 +343,7 @@ def map_settings(
     if side:
         factor = float(side / size.max())
     scale = scaled(size, factor)
-    crop = scale[1] * 2 // 3, scale[0] * 2 // 3
+    crop = _crop_side(scale[1]), _crop_side(scale[0])
     fields: dict[str, Any] = dict(is_tiled=False, scale=scale, crop=crop)
     remarks = [f'scale of training: {scale[0]} x {scale[1]} px, {factor:.0%} of the images']
     remarks += enlarged(factor)
@@ -371,6 +372,15 @@ def map_settings(
         remarks.append(f'pixels without data in the images: {share}; they have no class')
     fields['length'] = iterations(splits[0])
     return Settings(splits, maps.classes, fields, about, remarks, infer, tiles)
+
+
+def _crop_side(side: int) -> int:
+    """About two thirds of a side in px, a multiple of the coarsest stride.
+
+    mmseg resizes the class scores to the crop. A last row of cells that reaches beyond it would
+    shift them: trained on crops of 213 px, a model predicted objects 2 px too far down and right.
+    """
+    return max(1, round(side * 2 / 3 / STRIDE)) * STRIDE
 
 
 def _largest_side(splits: Sequence[Split]) -> int:
