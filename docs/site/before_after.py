@@ -113,8 +113,8 @@ def photograph(
     axis.axis('off')
 
 
-def legend(sheet: Sheet, x: float, y: float, size: float = 13) -> None:
-    """Write what the colours and the dashes of the boxes mean, and from which score they count."""
+def colours(sheet: Sheet, x: float, y: float, size: float) -> float:
+    """Write the classes with their colours; returns the x behind them."""
     for label in ('red cell', 'white cell'):
         axis = sheet.axis(x, y - 11, 14, 14)
         style = dict(facecolor=CELL_COLOURS[label], edgecolor=sheet.ink, linewidth=1)
@@ -122,6 +122,12 @@ def legend(sheet: Sheet, x: float, y: float, size: float = 13) -> None:
         axis.axis('off')
         sheet.write(x + 19, y, label, size)
         x += 29 + 0.55 * size * len(label)
+    return x
+
+
+def legend(sheet: Sheet, x: float, y: float, size: float = 13) -> None:
+    """Write what the colours and the dashes of the boxes mean, and from which score they count."""
+    x = colours(sheet, x, y, size)
     sheet.write(x, y, f'dashed: false; score ≥ {SCORE}', size)
 
 

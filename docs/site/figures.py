@@ -27,6 +27,7 @@ sys.path.extend(
 
 import before_after
 import cards
+import cell_masks
 import hero
 import make_config
 import terminal
@@ -40,6 +41,7 @@ from cpvt_backbones.weights import find_shipped, shipped_weights
 
 FOLDER = Path(__file__).parents[1] / 'figures'
 CELLS = Path(__file__).parents[2] / 'demo/cells'
+MASKS = CELLS.with_name('cell_masks')
 # Black and white text is readable on BLUE, ORANGE and LIGHT.
 BLUE, ORANGE, GREEN, LIGHT = '#4f86cc', '#d9822b', '#3f8f5f', '#a3a3a3'
 INK = '#101010'  # text on these colours
@@ -255,10 +257,10 @@ def tiles(*, narrow: bool) -> Figure:
     return figure
 
 
-def cell_sheet(count: int) -> Image.Image:
-    """The first ``count`` photographs of the sheet that make_config.py writes of demo/cells."""
+def cell_sheet(data: list[str], count: int) -> Image.Image:
+    """The first ``count`` photographs of the sheet that make_config.py writes of labels."""
     with TemporaryDirectory() as folder:
-        make_config.main([str(CELLS), '--out', f'{folder}/model.py', '--no-estimate'])
+        make_config.main([*data, '--out', f'{folder}/model.py', '--no-estimate'])
         return without_ground(Image.open(f'{folder}/model/sheet.jpg'), count, 488, 480)
 
 
@@ -328,10 +330,14 @@ if __name__ == '__main__':
         save_themed(draw(narrow=True), f'{draw.__name__}_narrow')
     hero.save(FOLDER)
     before_after.save(FOLDER)
+    cell_masks.save(FOLDER)
     terminal.save(FOLDER)
     for theme, ending in (('light', ''), ('dark', '_dark')):
         for name in shipped_weights():
             save(cards.draw(name, theme), f'card_{name}{ending}', 165)
-    for name, count in (('sheet_cells', 2), ('sheet_cells_narrow', 1)):
-        cell_sheet(count).save(FOLDER / f'{name}.webp', quality=82, method=6)
+    masks = ['masks', str(CELLS), str(MASKS), '--classes', str(MASKS / 'classes.txt')]
+    for name, data in {'sheet_cells': [str(CELLS)], 'sheet_cell_masks': masks}.items():
+        for ending, count in (('', 2), ('_narrow', 1)):
+            picture = cell_sheet(data, count)
+            picture.save(FOLDER / f'{name}{ending}.webp', quality=82, method=6)
     vis().save(FOLDER / 'vis.jpg', quality=82)
