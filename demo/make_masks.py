@@ -82,22 +82,28 @@ def regions_of(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def red_cells(mask: np.ndarray, near_white: np.ndarray) -> np.ndarray:
     """Regions of which enough is not near a white cell, or that the edge of the image cuts."""
-    regions, (left, top, width, height, _) = regions_of(mask)
-    rows, columns = mask.shape
-    is_cut = (left == 0) | (top == 0) | (left + width == columns) | (top + height == rows)
-    apart = np.bincount(regions[~near_white], minlength=len(left))
-    is_cell = (apart >= LEAST_RED) | (is_cut & (apart > 0))
+    regions, boxes = regions_of(mask)
+    apart = np.bincount(regions[~near_white], minlength=boxes.shape[1])
+    is_cell = (apart >= LEAST_RED) | (is_cut(boxes, mask.shape) & (apart > 0))
     is_cell[0] = False
     return is_cell[regions]
 
 
 def with_middles(mask: np.ndarray) -> np.ndarray:
     """Red cells with their pale middles."""
-    regions, (_, _, width, height, area) = regions_of(~mask)
-    is_middle = (area <= LARGEST_MIDDLE) & (area >= ROUND * width * height)
-    is_middle |= area <= SMALL_MIDDLE
+    regions, boxes = regions_of(~mask)
+    _, _, width, height, area = boxes
+    is_round = (area >= ROUND * width * height) & ~is_cut(boxes, mask.shape)
+    is_middle = (area <= SMALL_MIDDLE) | (area <= LARGEST_MIDDLE) & is_round
     is_middle[0] = False
     return mask | is_middle[regions]
+
+
+def is_cut(boxes: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """For each region, if it ends at the edge of an image of this shape."""
+    left, top, width, height, _ = boxes
+    rows, columns = shape
+    return (left == 0) | (top == 0) | (left + width == columns) | (top + height == rows)
 
 
 def white_cell(mask: np.ndarray) -> np.ndarray:
