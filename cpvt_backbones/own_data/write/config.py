@@ -26,7 +26,7 @@ from cpvt_backbones.label_files import CLASSES
 from cpvt_backbones.toolboxes import READ_KEYS
 from cpvt_backbones.weights import repository_file
 
-from ..decide.settings import RECIPES, Start, Values
+from ..decide.settings import RECIPES, STRIDE, Start, Values
 from ..decide.weights import ORIGIN, Pretrained, WholeModel, anchors_of, without_classes
 from ..read.files import RECIPE
 from ..read.masks import IGNORE, no_class_of
@@ -356,6 +356,9 @@ def read_recipe(task: str, whole: WholeModel | None = None) -> dict[str, Any]:
         kept['model'] = whole.model
         if whole.data_preprocessor is not None:
             kept['data_preprocessor'] = whole.data_preprocessor
+    if task == 'segmentor' and kept['model']['test_cfg']['mode'] == 'whole':
+        # mmseg resizes the last maps to the image. Cells that reach beyond it would shift the rest.
+        kept['model']['data_preprocessor']['test_cfg'] = dict(size_divisor=STRIDE)
     return kept
 
 
