@@ -218,11 +218,19 @@ def check_options(options: Collection[str]) -> None:
         if name == 'launcher':
             fault = 'launcher is a separate argument'
         elif name not in READ_KEYS:
-            advice = did_you_mean(name, READ_KEYS)
+            used_in = _copy_of_pipeline(option)
+            advice = f'; set {used_in}' if used_in else did_you_mean(name, READ_KEYS)
             advice = advice or '; set the keys that take its value, such as train_cfg.max_epochs'
             fault = f'{option} has no effect: a runner reads no {name}{advice}'
         if fault:
             raise InputError(f'cfg_options: {fault}', argument='cfg_options')
+
+
+def _copy_of_pipeline(option: str) -> str | None:
+    """Return the option that changes the pipeline which a file has named, as ``train_pipeline``."""
+    name, *rest = option.split('.')
+    loader = f'{name.removesuffix("_pipeline")}_dataloader'
+    return '.'.join([loader, 'dataset.pipeline', *rest]) if loader in READ_KEYS else None
 
 
 def dicts_of(node: Any) -> Iterator[dict[str, Any]]:

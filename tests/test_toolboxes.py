@@ -23,6 +23,11 @@ ADVICE = '; set the keys that take its value, such as train_cfg.max_epochs'
             'trian_cfg.max_iters has no effect: a runner reads no trian_cfg; did you mean'
             " 'train_cfg'?",
         ),
+        (
+            'train_pipeline.2.scale',
+            'train_pipeline.2.scale has no effect: a runner reads no train_pipeline; set'
+            ' train_dataloader.dataset.pipeline.2.scale',
+        ),
         ('launcher', 'launcher is a separate argument'),
     ],
 )
