@@ -7,11 +7,18 @@ torchrun --nproc-per-node 8 -m cpvt train CONFIG --launcher pytorch
 
 import argparse
 import os
+import re
 import shlex
 from collections.abc import Sequence
 
 from cpvt import command_line as cli
 from cpvt.command_line import plain
+
+# First part of the options that neither a test nor a prediction reads. Hooks of the config's
+# `custom_hooks` also run in a test, such as that of averaged weights.
+OF_TRAINING = re.compile(
+    r'(train_|val_|optim_wrapper|param_scheduler|default_hooks|auto_scale_lr|load_from|resume)'
+)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -24,7 +31,8 @@ def check(args: argparse.Namespace) -> None:
 def next_commands(args: argparse.Namespace, work_dir: str) -> list[str]:
     """Return the commands that test a trained model and predict with it."""
     model = [os.fspath(args.config), os.path.normpath(work_dir)]
-    options = [f'{key}={value}' for key, value in (args.cfg_options or {}).items()]
+    given = (args.cfg_options or {}).items()
+    options = [f'{key}={value}' for key, value in given if not OF_TRAINING.match(key)]
     options = ['--cfg-options', *options] if options else []
     out_dir = ['--out-dir', f'out/{os.path.basename(model[1])}']
     return [

@@ -18,7 +18,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import MMLogger, print_log
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, OPTIM_WRAPPERS, RUNNERS
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from torch import distributed, nn
 
@@ -268,10 +268,10 @@ class SummaryHook(Hook):
             starts += [weights] if isinstance(weights, str) else []
         lines = [
             f'model: {kind}, {count:,} parameters',
-            f'weights: {", ".join(starts) or "no checkpoint named"}',
+            f'weights: {", ".join(starts) or "none, random initialisation"}',
             f'data: {_about(dataset)}',
             f'classes: {len(classes)} ({named})' if classes else 'classes: not named by the data',
-            f'length: {runner.max_iters:,} iterations',
+            f'length: {_length(runner)}',
             f'work directory: {runner.work_dir}',
             f'log file: {runner.log_dir}/{runner.timestamp}.log',
         ]
@@ -318,11 +318,24 @@ def _about(dataset: Any) -> str:
     inner = dataset
     while hasattr(inner, 'dataset'):
         inner = inner.dataset
-    images = f'{len(inner):,}' if hasattr(inner, '__len__') else 'a stream of'
-    text = f'{type(inner).__name__}, {images} {"image" if images == "1" else "images"}'
+    images = _counted(len(inner), 'image') if hasattr(inner, '__len__') else 'a stream of images'
+    text = f'{type(inner).__name__}, {images}'
     if inner is not dataset and hasattr(dataset, '__len__'):
-        text += f'; {type(dataset).__name__}, {len(dataset):,} samples'
+        text += f'; {type(dataset).__name__}, {_counted(len(dataset), "sample")}'
     return text
+
+
+def _length(runner: Any) -> str:
+    """Describe the length of a training: iterations, and epochs if the config counts them."""
+    text = _counted(runner.max_iters, 'iteration')
+    if isinstance(runner.train_loop, EpochBasedTrainLoop):
+        text = f'{_counted(runner.max_epochs, "epoch")}, {text}'
+    return text
+
+
+def _counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1,200 images``."""
+    return f'{number:,} {noun}' if number == 1 else f'{number:,} {noun}s'
 
 
 def test(

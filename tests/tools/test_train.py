@@ -203,7 +203,13 @@ def test_a_training_ends_with_the_commands_that_use_its_model(
 ):
     monkeypatch.chdir(tmp_path)
     work, options = 'work dir', ['model.head.topk=(1,)']
-    call('train', classifier, '--work-dir', work, '--cfg-options', *options)
+    of_training = [
+        'train_cfg.max_iters=1',
+        'train_cfg.val_interval=1',
+        'val_dataloader.batch_size=1',
+    ]
+    of_training += ['optim_wrapper.optimizer.lr=0.01', 'default_hooks.timer.type=IterTimerHook']
+    call('train', classifier, '--work-dir', work, '--cfg-options', *of_training, *options)
     said, test, infer = capsys.readouterr().out.splitlines()[-3:]
     assert said == 'next:'
     names = dict(test='tools/test.py', infer='tools/infer.py')
@@ -216,6 +222,26 @@ def test_a_training_ends_with_the_commands_that_use_its_model(
     folder = next(photos.iterdir())
     call('infer', *[word.replace('PHOTOS', str(folder)) for word in shlex.split(infer)[2:]])
     assert (tmp_path / 'out/work dir/images.json').is_file()
+
+
+@pytest.mark.parametrize(
+    ('length', 'said'),
+    [
+        (dict(by_epoch=False, max_iters=1), '1 iteration'),
+        pytest.param(
+            dict(by_epoch=True, max_epochs=2), '2 epochs, 4 iterations', marks=pytest.mark.full
+        ),
+    ],
+)
+def test_the_log_says_how_long_it_trains_and_from_which_weights(
+    length, said, classifier, tmp_path, call, capsys
+):
+    config = tmp_path / 'length.py'
+    loop = dict(_delete_=True, **length, val_interval=1)
+    config.write_text(f"_base_ = '{classifier.name}'\ntrain_cfg = {loop}")
+    call('train', config, '--work-dir', tmp_path / 'work')
+    lines = ''.join(capsys.readouterr()).splitlines()
+    assert f'length: {said}' in lines and 'weights: none, random initialisation' in lines
 
 
 def test_a_full_disk_names_the_checkpoint(classifier, tmp_path, refused, monkeypatch):
