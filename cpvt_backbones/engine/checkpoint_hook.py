@@ -70,8 +70,19 @@ class DurableCheckpointHook(CheckpointHook):
     Two trainings cannot share a work directory.
 
     Args:
-        options: Arguments of ``CheckpointHook``: ``interval``, ``by_epoch``, ``max_keep_ckpts``,
-            ``save_best`` and others.
+        interval (int): Epochs, or iterations with ``by_epoch=False``, from one checkpoint to the
+            next; -1 saves only the last one. Default: ``-1``.
+        by_epoch (bool): Count epochs; ``False`` counts iterations. If the training counts
+            iterations, ``True`` saves only the last one. Default: ``True``.
+        max_keep_ckpts (int): Number of newest checkpoints that are kept besides the best ones; -1
+            keeps all. Default: ``-1``.
+        save_last (bool): Save at the end, whatever ``interval`` is. Default: ``True``.
+        save_best (str | list[str] | None): Metric of the validation whose best checkpoint is kept
+            as ``best_*.pth``, such as ``'coco/bbox_mAP'`` or ``'mIoU'``; ``'auto'`` takes the first
+            metric, and a list keeps one file for each. Default: ``None``.
+        rule (str | list[str] | None): ``'greater'`` or ``'less'`` says which value of ``save_best``
+            is better; ``None`` infers it from the metric's name. Default: ``None``.
+        options: Other arguments of ``CheckpointHook``.
 
     Raises:
         ValueError: Raised before the training if another process uses the work directory, or if no

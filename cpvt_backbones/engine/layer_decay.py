@@ -21,10 +21,21 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     backbones of this package and the vision transformers of mmpretrain have the method. Parameters
     listed by a module's ``no_weight_decay()`` get no weight decay.
 
+    The options of ``paramwise_cfg`` are ``layer_decay_rate`` and those of mmengine's
+    ``DefaultOptimWrapperConstructor``, whose factors are multiplied with it:
+
+    | option | meaning |
+    | --- | --- |
+    | ``layer_decay_rate`` | factor from one layer to the one before it, in (0, 1]; 1 is no decay |
+    | ``norm_decay_mult`` | factor on the weight decay of norms; 0.0 is usual for transformers |
+    | ``bias_decay_mult`` | factor on the weight decay of biases |
+    | ``flat_decay_mult`` | factor on the weight decay of all parameters with one dimension |
+    | ``bias_lr_mult`` | factor on the learning rate of biases |
+    | ``custom_keys`` | ``{part of a name: dict(lr_mult=..., decay_mult=...)}`` |
+
     Args:
         optim_wrapper_cfg: ``optim_wrapper`` of the config, without ``paramwise_cfg``.
-        paramwise_cfg: ``layer_decay_rate`` in (0, 1], and any options of mmengine's
-            ``DefaultOptimWrapperConstructor``. Factors are multiplied.
+        paramwise_cfg: Options as in the table; ``layer_decay_rate`` is required.
 
     Raises:
         ValueError: ``layer_decay_rate`` is missing or outside (0, 1], or no module of the model has

@@ -27,10 +27,25 @@ else:
         ``pad_size_divisor`` is for training.
 
         Args:
-            mean: Mean of each channel, which is subtracted from the pixels; any number of channels.
+            mean: Mean of each channel, which is subtracted from the pixels, in their unit (0 to 255
+                for 8 bits); any number of channels. ``None`` with ``std=None`` changes no pixel.
             std: Standard deviation of each channel, by which the pixels are divided.
-            options: Other arguments of ``DetDataPreprocessor``. ``batch_augments`` may pad but not
-                resize.
+            bgr_to_rgb (bool): Swap red and blue of images that are read as BGR, mmcv's default;
+                ``mean`` and ``std`` are then those of RGB. Default: ``False``.
+            pad_size_divisor (int): Pad height and width of a training batch to a multiple, in px.
+                Default: ``1``.
+            pad_value (float): Value of the padding, after normalisation. Default: ``0``.
+            pad_mask (bool): Also pad the masks of objects, for instance and panoptic segmentation.
+                Default: ``False``.
+            pad_seg (bool): Also pad the class maps, for panoptic segmentation. Default: ``False``.
+            batch_augments (list[dict] | None): Augmentations of a whole batch, which may pad but
+                not resize. Default: ``None``.
+            options: Other arguments of ``DetDataPreprocessor``.
+
+        Raises:
+            ValueError: ``mean`` and ``std`` differ in length. Or in a batch: the images do not have
+                as many channels as ``mean`` has values, ``batch_augments`` resized them, a label is
+                outside the classes (training), or sizes differ (validation and test).
 
         Examples:
             ```python
@@ -66,9 +81,26 @@ else:
         mmsegmentation's class refuses.
 
         Args:
-            mean: Mean of each channel, which is subtracted from the pixels; any number of channels.
+            mean: Mean of each channel, which is subtracted from the pixels, in their unit (0 to 255
+                for 8 bits); any number of channels. ``None`` with ``std=None`` changes no pixel.
             std: Standard deviation of each channel, by which the pixels are divided.
-            options: Other arguments of ``SegDataPreProcessor``. ``batch_augments`` must not resize.
+            bgr_to_rgb (bool): Swap red and blue of images that are read as BGR, mmcv's default;
+                ``mean`` and ``std`` are then those of RGB. Default: ``False``.
+            size (tuple[int, int] | None): Pad a training batch to this (height, width) in px. Set
+                it or ``size_divisor``. Default: ``None``.
+            size_divisor (int | None): Pad height and width of a training batch to a multiple, in
+                px. Default: ``None``.
+            pad_val (float): Value of the padding, after normalisation. Default: ``0``.
+            seg_pad_val (int): Label of the padding in class maps, which the loss ignores.
+                Default: ``255``.
+            batch_augments (list[dict] | None): Augmentations of a whole batch, which must not
+                resize. Default: ``None``.
+            options: Other arguments of ``SegDataPreProcessor``.
+
+        Raises:
+            ValueError: ``mean`` and ``std`` differ in length. Or in a batch: the images do not have
+                as many channels as ``mean`` has values, ``batch_augments`` resized them, or a label
+                is outside the classes (training).
 
         Examples:
             ```python

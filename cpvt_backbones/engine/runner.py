@@ -204,8 +204,48 @@ class ResumableRunner(ResumableRun, Runner):
     the weights of an uninterrupted one, bit for bit. Checkpoints are written atomically. Validation
     and test predict the images of one size at a time. :class:`TrainingCheckHook` is included.
 
-    The arguments are those of ``Runner``. A config with a ``strategy`` gives
-    :class:`ResumableFlexibleRunner`.
+    The arguments are those of ``Runner``: the top level of a config. A training needs
+    ``train_dataloader``, ``train_cfg`` and ``optim_wrapper`` together; a validation and a test each
+    need their data loader, ``val_cfg`` or ``test_cfg``, and evaluator. A config with a ``strategy``
+    gives :class:`ResumableFlexibleRunner`.
+
+    Args:
+        model (dict): Config of the detector, segmentor or classifier.
+        work_dir (str): Folder of checkpoints and logs; ``cpvt train`` has
+            ``work_dirs/<name of the config>`` as its default.
+        train_dataloader (dict | None): ``batch_size`` in images per process, ``num_workers``,
+            ``dataset``, ``sampler``. Default: ``None``.
+        val_dataloader (dict | None): The same for validation. Default: ``None``.
+        test_dataloader (dict | None): The same for a test. Default: ``None``.
+        train_cfg (dict | None): Length of the training, in epochs
+            (``dict(by_epoch=True, max_epochs=12, val_interval=1)``) or in iterations
+            (``dict(by_epoch=False, max_iters=8000, val_interval=500)``). Default: ``None``.
+        val_cfg (dict | None): ``dict()`` for a config that validates. Default: ``None``.
+        test_cfg (dict | None): ``dict()`` for a config that tests. Default: ``None``.
+        val_evaluator (dict | list[dict] | None): Metrics of the validation. Default: ``None``.
+        test_evaluator (dict | list[dict] | None): Metrics of a test. Default: ``None``.
+        optim_wrapper (dict | None): ``optimizer``, and options such as ``clip_grad``,
+            ``accumulative_counts`` (iterations per update) and ``paramwise_cfg``.
+            Default: ``None``.
+        param_scheduler (dict | list[dict] | None): Schedules of the learning rate.
+            Default: ``None``.
+        default_hooks (dict | None): Hooks by name that replace mmengine's: ``checkpoint``,
+            ``logger``, ``timer``, ``param_scheduler`` and others. Default: ``None``.
+        custom_hooks (list[dict] | None): Further hooks. Default: ``None``.
+        load_from (str | None): Weights to start from: a file or an address; ``cpvt train`` also
+            takes a name. With ``resume``, the checkpoint to continue. Default: ``None``.
+        resume (bool): Continue a training. Without ``load_from``, it takes the newest readable
+            checkpoint of the work directory. Default: ``False``.
+        randomness (dict): ``seed``, and ``deterministic=True`` for deterministic operators.
+            Without a seed, a random one is drawn. Default: ``dict(seed=None)``.
+        default_scope (str): Toolbox in which names are looked up: ``'mmdet'``, ``'mmseg'`` or
+            ``'mmpretrain'``. Default: ``'mmengine'``.
+        env_cfg (dict): ``cudnn_benchmark``, ``mp_cfg`` and ``dist_cfg``.
+            Default: ``dict(dist_cfg=dict(backend='nccl'))``.
+
+    Raises:
+        CheckpointError: With ``resume``, the checkpoint does not fit this training.
+        ValueError: The parts of the training do not fit; see :class:`TrainingCheckHook`.
 
     Examples:
         ```python

@@ -192,7 +192,22 @@ class MaskTargets(IgnoreAwareTargets):
 class IgnoreAwareDETRHead(_BoxTargets, DETRHead):
     """mmdet's ``DETRHead``. Unmatched queries on an ignored object have no classification loss.
 
-    All arguments are those of ``DETRHead``.
+    The arguments are those of ``DETRHead``.
+
+    Args:
+        num_classes: Number of classes, without the background.
+        loss_cls: Config of the classification loss. ``bg_cls_weight`` is the weight of the
+            background, relative to the ``class_weight`` of an object.
+        embed_dims (int): Width of the decoder. Default: ``256``.
+        num_reg_fcs (int): Number of linear layers before the box. Default: ``2``.
+        loss_bbox (dict): Config of the loss of centre, width and height.
+            Default: ``dict(type='L1Loss', loss_weight=5.0)``.
+        loss_iou (dict): Config of the loss by overlap.
+            Default: ``dict(type='GIoULoss', loss_weight=2.0)``.
+        train_cfg (dict): ``assigner``, which matches queries and objects.
+        test_cfg (dict): ``max_per_img``, the number of boxes of an image that are kept.
+            Default: ``dict(max_per_img=100)``.
+        options: Other arguments of ``DETRHead``.
 
     Examples:
         ```python

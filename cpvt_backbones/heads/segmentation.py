@@ -106,7 +106,19 @@ class EoMTSegmentor(EncoderDecoder):
     the authors do, in as few windows as cover it, at even distances. The scores of the published
     weights belong to the latter.
 
-    All arguments are those of mmsegmentation's ``EncoderDecoder``.
+    The arguments are those of mmsegmentation's ``EncoderDecoder``.
+
+    Args:
+        backbone (dict): Config of a :class:`CPVT` whose last output is that of the last block.
+        decode_head (dict): Config of an :class:`EoMTSegHead`, whose ``embed_dims`` is the width of
+            the backbone.
+        data_preprocessor (dict | None): Config of the data preprocessor. Default: ``None``.
+        test_cfg (dict): ``dict(mode='whole')``, or ``mode='slide'`` with ``crop_size``, the
+            (height, width) of a window in px. With a ``stride`` in px, the windows are those of
+            mmsegmentation.
+        train_cfg (dict | None): mmsegmentation's; the segmentor reads nothing of it.
+            Default: ``None``.
+        init_cfg (dict | None): Initialisation of mmengine. Default: ``None``.
 
     Examples:
         ```python

@@ -43,6 +43,9 @@ PART = re.compile(
 )
 ROLE = re.compile(r':(?:class|func|mod|meth|attr|data):(?=`)')  # of Sphinx
 OTHERS = re.compile(r'The other arguments are those of :class:`(\w+)`\.')
+DEFAULT = re.compile(r'\s+Default: ``(.+?)``\.$')  # of an argument that no signature here has
+# Methods that are not listed: private ones, and those of hooks that a runner calls.
+UNNAMED = re.compile(r'_|(before|after)_(run|train|val|test|load_checkpoint|save_checkpoint)')
 LONGEST_VALUE = 60  # characters of a constant that is shown in place of its name
 
 
@@ -113,7 +116,7 @@ class Reference:
             found = self.objects[name]
             if name in classes:
                 link = f'#{found.name.lower()}'
-                count = len(list(parameters_of(found)))
+                count = len(self.argument_rows(found))
                 arguments = f'[{count} arguments](#arguments-of-{found.name.lower()})'
             else:
                 link, arguments = source_of(found), self.signature(found)
@@ -153,7 +156,7 @@ class Reference:
         """
         found = self.objects[name]
         place, _, last = name.rpartition('.')
-        if place != 'cpvt_backbones':
+        if place != 'cpvt_backbones' and last in self.objects[package].members:
             place = package
         parts = [f'## {last}', f'`from {place} import {last}` ([source]({source_of(found)}))']
         for section in found.docstring.parsed:
@@ -166,29 +169,43 @@ class Reference:
             one.name: [f'`{one.name}`', summary(one), self.signature(one)]
             for owner in (found, *bases)
             for one in owner.members.values()
-            if one.is_function and one.docstring and not one.name.startswith('_')
+            if one.is_function and one.docstring and not UNNAMED.match(one.name)
         }
         if methods:
             parts.append(table('method', 'what it does', 'arguments', rows=methods.values()))
         return '\n\n'.join(filter(None, parts))
 
     def arguments(self, found: Any) -> str:
-        """A row for each argument."""
-        words = self.words(found)
-        rows = []
-        for one in parameters_of(found):
-            default = '' if one.default is None else code(self.default(one))
-            rows.append([f'`{one.name}`', code(one.annotation), default, cell(words[one.name])])
-        return table('argument', 'type', 'default', 'meaning', rows=rows)
+        """A table with a row for each argument."""
+        return table('argument', 'type', 'default', 'meaning', rows=self.argument_rows(found))
 
-    def words(self, found: Any) -> dict[str, str]:
+    def argument_rows(self, found: Any) -> list[list[str]]:
+        """A row for each argument: those of the signature, and others that the docstring has.
+
+        The latter are arguments of a base class in another package, whose code is not read.
+        """
+        words, own = self.words(found), own_words(found)
+        rows, last = list[list[str]](), list[list[str]]()
+        for one in parameters_of(found):
+            meaning = cell(words[one.name].description)
+            own.pop(one.name, None)
+            if one.kind.value == 'variadic keyword':
+                last = [[f'`**{one.name}`', '', '', meaning]]
+                continue
+            default = '' if one.default is None else code(self.default(one))
+            rows.append([f'`{one.name}`', code(one.annotation), default, meaning])
+        for one in own.values():
+            found_default = DEFAULT.search(one.description)
+            default = code(found_default[1]) if found_default else ''
+            meaning = cell(DEFAULT.sub('', one.description))
+            rows.append([f'`{one.name}`', code(one.annotation), default, meaning])
+        return rows + last
+
+    def words(self, found: Any) -> dict[str, Any]:
         """What a docstring, and that of the class to which it refers, says of each argument."""
         (other,) = OTHERS.findall(found.docstring.value) or [None]
         words = self.words(self.objects[found.resolve(other)]) if other else {}
-        for section in found.docstring.parsed:
-            if section.kind.value == 'parameters':
-                words.update({one.name: one.description for one in section.value})
-        return words
+        return {**words, **own_words(found)}
 
 
 def names_of(page: str) -> dict[str, list[str]]:
@@ -197,6 +214,13 @@ def names_of(page: str) -> dict[str, list[str]]:
     for part in PART.finditer(page):
         found[part['kind']] += part['names'].split()
     return found
+
+
+def own_words(found: Any) -> dict[str, Any]:
+    """Entries of a docstring by argument."""
+    sections = found.docstring.parsed
+    kind = 'parameters'
+    return {one.name: one for part in sections if part.kind.value == kind for one in part.value}
 
 
 def is_registered(found: Any) -> bool:
