@@ -1,8 +1,6 @@
 """docs/own_config.md: its configs build and train, and its tables are those of the code."""
 
-import json
 import re
-import shutil
 from ast import literal_eval
 from copy import deepcopy
 from pathlib import Path
@@ -188,6 +186,8 @@ def test_upernet_has_the_rates_of_mmsegs_twins(own, tmp_path):
     assert cfg.optim_wrapper.paramwise_cfg == twins.optim_wrapper.paramwise_cfg
     assert cfg.model.backbone.drop_path_rate == twins.model.backbone.drop_path_rate
     assert cfg.train_dataloader.batch_size == twins.train_dataloader.batch_size == 4
+    gpus = int(re.findall(r'_(\d)xb4', name)[0])
+    assert cfg.auto_scale_lr.base_batch_size == 4 * gpus
 
 
 def rows(heading):
@@ -309,25 +309,19 @@ def test_what_frozen_stages_freezes():
     assert trained and all(name.startswith('pyramid.') for name in trained)
 
 
-def write_data(folder):
-    """Six images with a rectangle of each of the classes."""
+def write_data():
+    """Three small images of each split, with a rectangle of one of the classes."""
     rng = np.random.default_rng(0)
     for part in ('train', 'val'):
-        for name in (part, f'{part}_masks'):
-            (folder / name).mkdir(parents=True)
-        names = ('car', 'person', 'tree')
-        categories = [dict(id=i, name=name) for i, name in enumerate(names)]
-        coco = dict(images=[], annotations=[], categories=categories)
+        images, masks = (Path('demo', kind, part) for kind in ('cells', 'cell_masks'))
+        for folder in (images, masks):
+            folder.mkdir(parents=True)
         for i in range(3):
             pixels = rng.integers(0, 255, (64, 96, 3), np.uint8)
             mask = np.zeros((64, 96), np.uint8)
             mask[10:30, 20:50] = i
-            Image.fromarray(pixels).save(folder / part / f'{i}.jpg')
-            Image.fromarray(mask).save(folder / f'{part}_masks/{i}.png')
-            coco['images'].append(dict(id=i, file_name=f'{i}.jpg', width=96, height=64))
-            box = dict(bbox=[20, 10, 30, 20], area=600, iscrowd=0)
-            coco['annotations'].append(dict(id=i, image_id=i, category_id=i, **box))
-        (folder / f'{part}.json').write_text(json.dumps(coco))
+            Image.fromarray(pixels).save(images / f'{i}.jpg')
+            Image.fromarray(mask).save(masks / f'{i}.png')
 
 
 LINES = re.split(r'^(?=# \()', next(x for x in CODE if x.startswith('# (1)')), flags=re.M)[1:]
@@ -349,11 +343,10 @@ def test_segmentor_takes_images_of_two_sizes(name, lines, crop, tested, tmp_path
     """Batches of crops, and a test of each image, with the lines for other sizes."""
     datasets = pytest.importorskip('mmseg.registry').DATASETS
     monkeypatch.chdir(tmp_path)
-    data = tmp_path / 'data/mine'
-    write_data(data)
+    write_data()
     for part in ('train', 'val'):
-        Image.new('RGB', (1600, 900)).save(data / part / '1.jpg')
-        Image.new('L', (1600, 900), 2).save(data / f'{part}_masks/1.png')
+        Image.new('RGB', (1600, 900)).save(f'demo/cells/{part}/1.jpg')
+        Image.new('L', (1600, 900), 2).save(f'demo/cell_masks/{part}/1.png')
     cfg = read_config(write_config(tmp_path, name, more=lines))
     train, val = (
         datasets.build(loader.dataset) for loader in (cfg.train_dataloader, cfg.val_dataloader)
@@ -379,10 +372,10 @@ def test_void_of_another_number(name, tmp_path, monkeypatch):
     """In masks and in the padding of images that are smaller than the crop."""
     datasets = pytest.importorskip('mmseg.registry').DATASETS
     monkeypatch.chdir(tmp_path)
-    write_data(tmp_path / 'data/mine')
+    write_data()
     mask = np.full((64, 96), 11, np.uint8)
     mask[:8] = 2
-    Image.fromarray(mask).save('data/mine/train_masks/1.png')
+    Image.fromarray(mask).save('demo/cell_masks/train/1.png')
     path = write_config(tmp_path, name)
     text = path.read_text()
     assert text.count('void = 255') == 1
@@ -424,6 +417,13 @@ SHORT = {
 }
 
 
+RATES = {  # of a step of 4 images, by those of the recipe
+    'my_detector': 1e-4 * 4 / 16,
+    'my_upernet': 6e-5 * 4 / 32,
+    'my_segmentor': 1e-4 * 4 / 16,
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('name', CONFIGS)
 def test_config_trains(name, call, tmp_path, monkeypatch):
@@ -431,17 +431,17 @@ def test_config_trains(name, call, tmp_path, monkeypatch):
     toolbox = CONFIGS[name]
     pytest.importorskip(toolbox)
     monkeypatch.chdir(tmp_path)
-    write_data(tmp_path / 'data/mine')
-    shutil.copytree(ROOT / 'demo/cells', 'demo/cells')
-    (auto_scale_lr,) = (text for text in CODE if text.startswith('auto_scale_lr'))
-    config = write_config(tmp_path, name, more=auto_scale_lr if name == 'my_upernet' else '')
+    Path('demo').symlink_to(ROOT / 'demo')
+    config = write_config(tmp_path, name)
     options = ['model.backbone.init_cfg=None', *SMALL, *SHORT[toolbox]]
     options += [f'{part}_dataloader.dataset.pipeline.1.scale=(96,64)' for part in ('val', 'test')]
-    scaled = [] if name == 'my_segmentor' else ['--auto-scale-lr']
-    call('train', config, *scaled, '--cfg-options', *options)
+    call('train', config, '--auto-scale-lr', '--cfg-options', *options)
     (weights,) = (tmp_path / f'work_dirs/{config.stem}').glob('*_1.pth')
+    groups = torch.load(weights, weights_only=False)['optimizer']['param_groups']
+    (rate,) = {one['initial_lr'] for one in groups}
+    assert rate == pytest.approx(RATES[name])
     if toolbox == 'mmseg':
         call('test', config, weights, '--cfg-options', *options)
-    images = Path('demo/cells/val' if toolbox == 'mmdet' else 'data/mine/val')
+    images = Path('demo/cells/val')
     call('infer', config, weights, images, '--scale', 'native', '--out-dir', 'out')
     assert len([*Path('out/vis').iterdir()]) == len([*images.iterdir()])
