@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import detector_price
+from benchmarks import exported as exported_models
 from benchmarks.cases import SETTING
 from cpvt_backbones.analysis.memory import peak_memory
 
@@ -192,6 +193,12 @@ def test_times_of_exported_whole_models():
         name, backbone = label.split(', ')
         assert (NAMES[name], backbone) == key
         assert [*map(int, cells)] == [*found.ms]
+    ratios = rows.groupby('runtime').ratio
+    text = (ROOT / 'docs/export.md').read_text(encoding='utf-8')
+    text = ' '.join(text.partition('**Larger models')[2].split())
+    said = re.findall(r'([\d.]+) to ([\d.]+) times', text)[:3]
+    for (low, high), runtime in zip(said, exported_models.RUNTIMES, strict=True):
+        assert (float(low), float(high)) == (ratios.min()[runtime], ratios.max()[runtime])
 
 
 def test_costs_of_a_training_step():
@@ -212,7 +219,7 @@ def test_costs_of_a_training_step():
 
 def test_an_exported_file_runs_at_twice_the_speed():
     text = ' '.join((ROOT / 'docs/speed.md').read_text(encoding='utf-8').split())
-    assert 'runs at twice the speed of PyTorch on an AMD EPYC, in bfloat16' in text
+    assert 'small model runs at twice the speed of PyTorch on an AMD EPYC, in bfloat16' in text
     assert {round(speed) for speed in exported('export_epyc', 'openvino_bf16')} == {2}
 
 
