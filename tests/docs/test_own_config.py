@@ -1,6 +1,8 @@
 """docs/own_config.md: its configs build and train, and its tables are those of the code."""
 
 import re
+import subprocess
+import sys
 from ast import literal_eval
 from copy import deepcopy
 from pathlib import Path
@@ -14,11 +16,13 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
+from mmengine.utils import is_installed
 from pages import ROOT, SMALL, blocks
 from PIL import Image
 from tiny import only
 
 import cpvt_backbones
+from cpvt_backbones.engine.resuming import PROGRESS
 from cpvt_backbones.errors import InputTypeError
 from cpvt_backbones.toolboxes import check_neck, read_config
 from cpvt_backbones.weights import published_weights
@@ -445,3 +449,27 @@ def test_config_trains(name, call, tmp_path, monkeypatch):
     images = Path('demo/cells/val')
     call('infer', config, weights, images, '--scale', 'native', '--out-dir', 'out')
     assert len([*Path('out/vis').iterdir()]) == len([*images.iterdir()])
+
+
+@pytest.mark.slow
+def test_mmsegs_own_script_trains(tmp_path, monkeypatch):
+    """Through this package; without it, the fork is not found, as docs/install.md says."""
+    script = Path(pytest.importorskip('mmseg').__file__).parent / '.mim/tools/train.py'
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('PYTHONPATH', str(ROOT))
+    write_data()
+    words = [script, write_config(tmp_path, 'my_segmentor'), '--cfg-options']
+    words += ['model.backbone.init_cfg=None', *SMALL, *SHORT['mmseg']]
+    words += ['auto_scale_lr.enable=True']
+    text = (ROOT / 'docs/install.md').read_text()
+    error = 'mmsegmentation is not installed, please install mmsegmentation manually'
+    assert f'\nModuleNotFoundError: {error}\n' in text
+    if not is_installed('mmsegmentation'):
+        plain = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+        assert plain.returncode and plain.stderr.endswith(f'ModuleNotFoundError: {error}\n')
+    run = [sys.executable, '-m', 'cpvt_backbones.run', *words]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    saved = torch.load('work_dirs/my_segmentor/iter_1.pth', weights_only=False)
+    assert PROGRESS in saved['message_hub']['runtime_info']  # of ResumableRunner
+    assert saved['optimizer']['param_groups'][0]['initial_lr'] == RATES['my_segmentor']
