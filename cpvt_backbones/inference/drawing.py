@@ -59,11 +59,23 @@ def distinct_colours(count: int) -> np.ndarray:
 
 
 def class_colours(predictor: Style) -> np.ndarray:
-    """Return RGB of each class, (N, 3) uint8: the predictor's palette, or distinct colours."""
-    palette = predictor.palette
+    """Return RGB of each class, (N, 3) uint8: the predictor's palette, or distinct colours.
+
+    The first distinct colours are those of the classes that are not in ``BACKGROUND``.
+    """
+    palette, names = predictor.palette, predictor.classes
     if palette is not None and not _is_random(palette):
         return np.array(palette, np.uint8)
-    return distinct_colours(len(predictor.classes or ()) or 1 << 16)
+    if not names:
+        return distinct_colours(1 << 16)
+    order = np.argsort([_is_background(name) for name in names], kind='stable')
+    colours = np.empty((len(names), 3), np.uint8)
+    colours[order] = distinct_colours(len(names))
+    return colours
+
+
+def _is_background(name: str) -> bool:
+    return name.lower() in BACKGROUND
 
 
 def _is_random(palette: Sequence[Sequence[int]]) -> bool:
@@ -165,7 +177,7 @@ def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
     if seg_map.max() >= len(colours):
         raise InputError(f'palette must have a colour for class {seg_map.max()}')
     pixels = np.bincount(classes)
-    background = [label for label, name in enumerate(names) if name.lower() in BACKGROUND]
+    background = [label for label, name in enumerate(names) if _is_background(name)]
     tinted = cv2.addWeighted(rgb, 1 - OPACITY, colours.take(seg_map, axis=0), OPACITY, 0)
     untouched = missing | np.isin(seg_map, background)
     tinted[untouched] = rgb[untouched]

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from local_models import BlockDetector, LocalSegmentor
 
-from cpvt_backbones.inference.drawing import distinct_colours, draw_prediction, make_preview
+from cpvt_backbones.inference.drawing import (
+    ClassStyle,
+    class_colours,
+    distinct_colours,
+    draw_prediction,
+    make_preview,
+)
 
 
 @pytest.mark.parametrize('width', [6000, 5001])
@@ -36,6 +42,13 @@ def test_a_legend_is_below_the_picture_and_names_the_classes_that_are_there():
         assert (shown == shown[:1]).all()  # nothing is written on the image
         count = (picture[120:] == colour).all(axis=-1).sum()
         assert (count > 20) == (label in (0, 2))
+
+
+def test_the_background_takes_no_colour_from_the_classes():
+    """The first colours differ most. Labels of masks and predictions have the same ones."""
+    style = ClassStyle('segmentation', ['road', 'Background', 'sky'])
+    assert class_colours(style)[[0, 2]].tolist() == distinct_colours(2).tolist()
+    assert len(np.unique(class_colours(style), axis=0)) == 3
 
 
 GREY = (100, 100, 100)

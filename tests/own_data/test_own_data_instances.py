@@ -154,7 +154,7 @@ def assert_near(pixel, colour):
     assert np.abs(pixel - np.array(colour)).max() < 40, (pixel, colour)
 
 
-GREEN = np.array([0, 255, 0])  # of the second class, and of the second object
+CYAN = np.array([0, 204, 255])  # of the second class, and of the second object
 
 
 @pytest.mark.parametrize('form', ['coco', 'instances'])
@@ -167,8 +167,8 @@ def test_the_sheet_shows_boxes_and_outlines(coco, table, form):
     printed = table(*coco.arguments(form))
     assert any(line.endswith(f'{coco.folder}/mine/sheet.jpg') for line in printed.splitlines())
     found = sheet(coco.folder)
-    assert_near(found[8 + 200, 8 + 121], GREEN)  # its left side, at 16 / 64 of the width
-    inside = GREEN * 0.6 if form == 'instances' else [0, 0, 0]
+    assert_near(found[8 + 200, 8 + 121], CYAN)  # its left side, at 16 / 64 of the width
+    inside = CYAN * 0.6 if form == 'instances' else [0, 0, 0]
     assert_near(found[8 + 200, 8 + 240], inside)
     assert_near(found[8 + 300, 8 + 240], [0, 0, 0])
     # Eight of training in two rows, two of validation.

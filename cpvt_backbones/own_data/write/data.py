@@ -20,8 +20,8 @@ from cpvt_backbones.images.windows import open_scene
 from cpvt_backbones.inference.drawing import (
     SHEET_SIDE,
     ClassStyle,
+    class_colours,
     contact_sheet,
-    distinct_colours,
     draw_prediction,
     fit_to_sheet,
     make_preview,
@@ -279,8 +279,8 @@ def write_sheet(
     classes = [*texts['classes']]
     style = ClassStyle('detection', classes)
     if task == 'segmentor':
-        colours = [*distinct_colours(len(classes)).tolist(), NO_CLASS]
-        style = ClassStyle('segmentation', [*classes, 'no class'], colours)
+        colours = class_colours(ClassStyle('segmentation', classes)).tolist()
+        style = ClassStyle('segmentation', [*classes, 'no class'], [*colours, NO_CLASS])
     elif task == 'classifier':
         style = ClassStyle('classification', classes)
     pictures = []
