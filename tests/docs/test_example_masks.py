@@ -1,6 +1,7 @@
 """docs/example_masks.md: its commands print such lines, and masks become what its table says."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import cv2
@@ -15,6 +16,7 @@ from cpvt_backbones.toolboxes import read_config
 pytestmark = pytest.mark.full
 
 PAGE = 'docs/example_masks.md'
+(LINKS,) = (text for _, text in blocks(PAGE) if text.startswith('for mask in'))
 STREET = np.array([[128, 64, 128], [70, 130, 180]], np.uint8)  # colours of road and sky
 
 
@@ -121,6 +123,8 @@ def test_the_commands_print_such_lines(call, capsys):
     capsys.readouterr()
     printed, is_exact = '', False
     for language, text in blocks(PAGE)[2:]:
+        if text == LINKS:
+            continue
         if language == 'bash':
             run_commands(text.replace('--length 300', '--length 2'), call)
             printed = one_space(''.join(capsys.readouterr()))
@@ -129,6 +133,37 @@ def test_the_commands_print_such_lines(call, capsys):
         for line in text.splitlines():
             pattern = pattern_of(line, is_exact=is_exact)
             assert re.search(pattern, printed), f'{line}\nis not in\n{printed}'
+
+
+def test_links_to_the_masks_of_cityscapes(call, refused, capsys):
+    mask = np.array([0, 1, 255], np.uint8)[cells(3, 0)]
+    for part in ('train', 'val'):
+        for kind in ('leftImg8bit', 'gtFine_labelTrainIds', 'gtFine_color'):
+            path = Path(kind.partition('_')[0], part, 'ulm', f'ulm_000000_{kind}.png')
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(STREET[mask % 2] if kind == 'leftImg8bit' else mask).save(path)
+    Path('classes.txt').write_text('road\nsidewalk\n')
+    words = '--classes', 'classes.txt', '--no-estimate', '--out'
+    masks = ('make_config', 'masks', 'leftImg8bit')
+    assert 'images without a mask' in refused(*masks, 'gtFine', *words, 'refused.py')
+    links, command = re.split('(?=^cpvt )', LINKS, flags=re.MULTILINE)
+    subprocess.run(['bash', '-c', links], check=True)
+    run_commands(command, call)
+    assert list(read_config('mine/streets.py').classes) == ['road', 'sidewalk']
+
+
+def test_the_split_of_mmsegs_folders(call, capsys):
+    """``train`` and ``val`` are kept; of other names, every fifth image is for validation."""
+    for first, second, used in (('train', 'val', 7), ('training', 'validation', 8)):
+        for i in range(10):
+            folder = first if i < 7 else second
+            write_pair(f'{first}{i}', cells(4, i), folder=f'{first}_data/{folder}')
+        call(
+            *('make_config', 'masks', f'images/{first}_data', f'masks/{first}_data'),
+            *('--ignore', '0', '--no-estimate', '--out', f'{first}.py'),
+        )
+        assert f'{used} training images' in one_space(capsys.readouterr().out)
+        assert list(read_config(f'{first}.py').classes) == ['class_1', 'class_2', 'class_3']
 
 
 def test_the_names_on_the_page_are_those_of_the_masks():
