@@ -234,6 +234,26 @@ def test_recipe_with_own_classes(tmp_path):
     assert cfg.test_evaluator.ann_file == cfg.val_evaluator.ann_file == 'data/mine/val.json'
 
 
+def test_the_detector_with_pvtv2_fits_its_coco_weights(tmp_path):
+    """But for the layer of the classes."""
+    pytest.importorskip('mmdet')
+    (backbone,) = (text for text in CODE if text.startswith('backbone = dict'))
+    (line,) = (text for text in CODE if text.startswith('load_from = '))
+    path = write_config(
+        tmp_path, 'my_detector', more=f'{backbone}model.update(backbone=backbone)\n'
+    )
+    name = line.split("'")[1]
+    published = published_weights()[name]
+    with torch.device('meta'):
+        ours, theirs = (
+            MODELS.build(dict(read_config(file).model, _scope_='mmdet')).state_dict()
+            for file in (path, ROOT / published.config)
+        )
+    assert ours.keys() == theirs.keys()
+    other = {key for key, value in ours.items() if value.shape != theirs[key].shape}
+    assert other == {'bbox_head.retina_cls.weight', 'bbox_head.retina_cls.bias'}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize('name', ['faster-rcnn', 'mask-rcnn'])
 def test_two_stage_config_builds(name, tmp_path):

@@ -80,7 +80,7 @@ def test_other_forms_of_boxes(form, call, tmp_path, capsys):
 def test_next_questions(call, digits):
     pytest.importorskip('mmdet')
     write_coco()
-    run_page(PAGE, call, SHORT_BOXES, parts=['COCO'])
+    run_page(PAGE, call, SHORT_BOXES, parts=['COCO', STEPS])
     one_more = json.loads(Path('my_data/train.json').read_text())
     one_more['categories'].insert(0, dict(id=99, name='new'))
     one_more['annotations'][0]['category_id'] = 99
