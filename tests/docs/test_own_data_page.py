@@ -99,6 +99,7 @@ def test_next_questions(call, digits):
         'Get the predictions as a table',
         'Use two GPUs',
     )
+    shutil.rmtree('out/model')  # predictions of the model before these steps
     run_page(AFTER, call, few, parts=questions)
     assert Image.open('worst.jpg').width > 1900
     assert read_config('mine/more.py').load_from.endswith('.pth')

@@ -142,7 +142,7 @@ def test_the_time_is_told_as_a_range(low, high, text):
 def test_make_config_prints_the_time(call, own_data, capsys, monkeypatch):
     data = own_data('folders')
     call('make_config', *data, '--out', 'a.py', estimate=True)
-    *_, line, train, _, _ = capsys.readouterr().out.splitlines()
+    *_, line, _, train, _, _ = capsys.readouterr().out.splitlines()
     assert line.startswith('training: about ') and ' with validation on this machine (' in line
     assert re.search(r', by \d+ steps?$', line) and 'train' in train
 
@@ -151,7 +151,7 @@ def test_make_config_prints_the_time(call, own_data, capsys, monkeypatch):
 
     monkeypatch.setattr(BaseModel, 'train_step', train_step)
     call('make_config', *data, '--out', 'b.py', estimate=True)
-    *_, line, train, _, _ = capsys.readouterr().out.splitlines()
+    *_, line, _, train, _, _ = capsys.readouterr().out.splitlines()
     reason = 'GPU out of memory. Tried to allocate 2 GiB'
     assert line == f'training time not estimated, because a step failed: {reason}'
     assert 'train' in train
