@@ -28,7 +28,7 @@ red, green and blue are the three principal components."""
 ABOUT_ATTENTION = """**Where a layer looks from the white point.** Orange places get most attention.
 Click in the picture to move the point."""
 ABOUT_PREDICTION = """**What the model finds.** The line below has the size at which it sees the
-image."""
+image, and the time that it took."""
 ABOUT_SIZES = """**One model, one image, several sizes,** drawn as the model sees them: 0.5, 1, 2
 and 3 times the size in Prediction. At a good size, its score on the test set is at least 90 % of
 its best."""
@@ -164,7 +164,7 @@ class Page:
             with gr.Tab(PREDICTION, id=PREDICTION):
                 gr.Markdown(ABOUT_PREDICTION)
                 self.prediction = gr.HTML(to_html([views.draw(model, file, found, as_seen=False)]))
-                label = f'{SIDE}; 0: as the model was tested'
+                label = f'{SIDE}; 0: automatic, a size that suits the model'
                 self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
                 self.table = gr.Markdown(views.to_table(model, found))
             with gr.Tab(SIZES, id=SIZES):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from math import log2, prod
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -201,12 +202,15 @@ def _enlarge(cells: torch.Tensor, size: tuple[int, int]) -> Image.Image:
 def predict(model: Model, file: str, scale: Scale) -> Prediction:
     """The prediction, of a detector with all boxes from ``LOWEST_SCORE`` on.
 
-    It also has ``seen``, the image as the model sees it, (H, W, 3), BGR, and ``warning`` if that is
-    no good size; of a classifier ``probabilities`` of all classes.
+    It also has ``seen``, the image as the model sees it, (H, W, 3), BGR, ``warning`` if that is no
+    good size, and the ``milliseconds`` that it took; of a classifier ``probabilities`` of all
+    classes.
     """
     inferencer = Inferencer(predictor=model.predictor, scale=scale)
     image = read_upload(file)[..., ::-1].copy()
+    start = perf_counter()
     found, _ = inferencer(image, score_thr=LOWEST_SCORE)
+    found['milliseconds'] = 1000 * (perf_counter() - start)
     found['seen'] = seen = inferencer.sizing(image)
     found['warning'] = inferencer.sizing.warning(image.shape[1::-1], seen.shape[1::-1])
     if model.predictor.task == 'classification':
@@ -242,7 +246,7 @@ def scales_to_compare(model: Model, file: str) -> dict[float, str]:
     replaced = [f'{factor:g}' for factor in FACTORS if factor * first > largest]
     if replaced:
         times = ' and '.join(replaced)
-        scales[largest] = f'at most {MAX_SIDE} px, in place of {times} times'
+        scales[largest] = f'the largest size here; {times} times would exceed {MAX_SIDE} px'
     return scales
 
 
@@ -264,11 +268,12 @@ def keep_scores(found: Prediction, score: float) -> Prediction:
 def draw(model: Model, file: str, found: Prediction, *, as_seen: bool) -> Captioned:
     """The prediction with its legend, on the image itself or as the model sees it, and a caption.
 
-    The caption has the size that the model sees, where the truth is known how much of it is right,
-    and of the model's own example whether the model is good at this size.
+    The caption has the size that the model sees and the time of the prediction, where the truth is
+    known how much of it is right, and of the model's own example whether the model is good at this
+    size.
     """
     rgb, seen = read_upload(file), found['seen']
-    texts = [f'{seen.shape[1]} x {seen.shape[0]} px']
+    texts = [f'{seen.shape[1]} x {seen.shape[0]} px, {found["milliseconds"]:.0f} ms']
     example = next((one for one in examples() if np.array_equal(one.image, rgb)), None)
     truth = example if example is not None and example.model == model.checkpoint else None
     if 'label' in found:
@@ -278,7 +283,8 @@ def draw(model: Model, file: str, found: Prediction, *, as_seen: bool) -> Captio
     elif 'boxes' in found:
         met = match(found['boxes'], found['labels'], truth.boxes, truth.labels)
         count = int((met >= 0).sum())
-        texts.append(f'{count} of {len(truth.boxes)} found, {len(found["boxes"]) - count} extra')
+        false = len(found['boxes']) - count
+        texts.append(f'{count} of the {len(truth.boxes)} labelled cells found, {false} false boxes')
     elif 'segments' in found:
         texts.append(f'{len(found["segments"])} segments')
     else:

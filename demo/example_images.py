@@ -69,5 +69,5 @@ def open_cells() -> Example:
     corners = np.stack([left, top, left + width, top + height], axis=1)
     labels = [classes.index(BCCD_NAMES[names[one['category_id']]]) for one in objects]
     image = np.asarray(Image.open(CELLS / 'val' / SMEAR).convert('RGB'))
-    note = 'from another data set'
+    note = 'this model was trained on other smears'
     return Example('Blood: boxes', DETECTOR, image, corners, np.array(labels), note)

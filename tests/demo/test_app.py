@@ -143,7 +143,7 @@ def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):
     more, picture = run(0.3)
     none, empty = run(1)
     assert more > first > 0 and none == 0
-    assert '0 of 11 found, 0 extra' in empty and picture != empty
+    assert '0 of the 11 labelled cells found, 0 false boxes' in empty and picture != empty
     found = views.keep_scores(views.predict(app.models[DETECTOR], image, 'config'), 1)
     drawn, _ = views.draw(app.models[DETECTOR], image, found, as_seen=False)
     small = Image.fromarray(example(DETECTOR).image).resize((240, 240)).resize(drawn.size)
@@ -176,7 +176,7 @@ def test_an_image_is_first_shown_at_a_size_that_the_model_is_good_at(app, views,
     assert compared == sorted({min(1024, round(seen[0] * factor)) for factor in views.FACTORS})
     *others, last = scales.values()
     replaced = ' and '.join(f'{one:g}' for one in views.FACTORS if one * seen[0] > 1024)
-    assert not any(others) and (f'in place of {replaced} times' in last) == bool(replaced)
+    assert not any(others) and (f'{replaced} times would exceed' in last) == bool(replaced)
     shown = [*app.page.run(given(app.page, view='Several sizes', name=SEGMENTOR, image=image))]
     figures = shown[-1][app.page.sizes].count('<figure>')
     assert figures == len(scales) + len(scales) % 2  # both columns are full

@@ -98,7 +98,7 @@ def test_the_first_screen_is_a_finished_example(open_page):
     page = open_page()
     assert page.locator('#results figure img').bounding_box()['y'] < 300
     expect(page.locator('body')).to_contain_text('see what a model finds')
-    done(page, r'112 x 112 px \| church 9\d% \| good size')
+    done(page, r'112 x 112 px, \d+ ms \| church 9\d% \| good size')
     expect(page.get_by_label('number input for Lowest score')).to_be_hidden()
 
 
@@ -106,18 +106,21 @@ def test_prediction_and_scores(open_page):
     page = open_page()
     choose(page, DETECTOR)
     view(page, 'Prediction')
-    done(page, r'240 x 240 px \| \d+ of 11 found, \d+ extra.+RBC\s*\d')
+    done(
+        page,
+        r'240 x 240 px, \d+ ms \| \d+ of the 11 labelled cells found, \d+ false boxes.+RBC\s*\d',
+    )
     picture(page, 'app_prediction', DETECTOR)
-    side = page.get_by_label(re.compile('number input for Longer side.+0: as the model was tested'))
+    side = page.get_by_label(re.compile('number input for Longer side.+0: automatic'))
     side.fill('480')
     side.press('Enter')
     side.blur()
-    done(page, r'480 x 480 px \| \d+ of 11 found, \d+ extra.+RBC\s*\d')
+    done(page, r'480 x 480 px, \d+ ms \| \d+ of the 11 labelled cells found, \d+ false.+RBC\s*\d')
     score = page.get_by_label('number input for Lowest score')
     score.fill('1')
     score.press('Enter')
     score.blur()
-    done(page, '0 of 11 found, 0 extra')
+    done(page, '0 of the 11 labelled cells found, 0 false boxes')
     choose(page, SEGMENTOR)
     done(page, r'building\s*2\d\.\d%')
     expect(score).to_be_hidden()
@@ -130,20 +133,24 @@ def test_several_sizes(open_page):
     view(page, 'Features')
     done(page, '512 x 512 px as 32 x 32 places')
     view(page, 'Several sizes')
-    done(page, r'120 x 120 px \| .+ outside the good sizes.+720 x 720 px \|')
-    done(page, r'480 x 480 px \| \d+ of 11 found, \d+ extra \| from another data set')
+    done(page, r'120 x 120 px, .+ outside the good sizes.+720 x 720 px, \d+ ms \|')
+    done(
+        page,
+        r'480 x 480 px, \d+ ms \| \d+ of .+ \d+ false boxes \| this model was trained on other',
+    )
     choose(page, SEGMENTOR)
     done(
         page,
-        r'640 x 480 px \| the image.+640 x 480 px \| building 2\d%, tree 2\d%.+1024 x 768 px \|',
+        r'640 x 480 px \| the image.+640 x 480 px, .+ building 2\d%, tree 2\d%.+1024 x 768 px, ',
     )
     picture(page, 'app_sizes', SEGMENTOR)
     view(page, 'Features')
     done(page, '512 x 384 px as 128 x 96 places')
+    picture(page, 'app_features', SEGMENTOR)
     choose(page, CLASSIFIER)
     done(page, '224 x 168 px as 14 x 11 places')
     view(page, 'Several sizes')
-    done(page, r'129 x 97 px \| church \d\d% \| good size')
+    done(page, r'129 x 97 px, \d+ ms \| church \d\d% \| good size')
 
 
 def test_the_screen_of_a_phone_shows_the_tabs_and_a_result(open_page):
@@ -153,7 +160,7 @@ def test_the_screen_of_a_phone_shows_the_tabs_and_a_result(open_page):
     done(page, '512 x 384 px as 128 x 96 places')
     for tab, text in (
         ('Features', '512 x 384 px as 128 x 96 places'),
-        ('Several sizes', r'640 x 480 px \| building 2\d%.+1024 x 768 px \|'),
+        ('Several sizes', r'640 x 480 px, .+ building 2\d%.+1024 x 768 px, '),
     ):
         view(page, tab)
         done(page, text)
@@ -165,10 +172,11 @@ def test_the_screen_of_a_phone_shows_the_tabs_and_a_result(open_page):
         for part in (tabs, result):
             box = part.bounding_box()
             assert box['y'] >= 0 and box['y'] + box['height'] <= 844
-    picture(page, 'app_sizes_narrow', SEGMENTOR, whole=False)
+        name = {'Features': 'features', 'Several sizes': 'sizes'}[tab]
+        picture(page, f'app_{name}_narrow', SEGMENTOR, whole=False)
     choose(page, DETECTOR)
     view(page, 'Prediction')
-    done(page, r'240 x 240 px \| \d+ of 11 found')
+    done(page, r'240 x 240 px, \d+ ms \| \d+ of the 11 labelled cells')
     page.wait_for_timeout(1500)
     page.get_by_role('tab', name='Prediction').evaluate(
         'tab => scrollBy(0, tab.getBoundingClientRect().top - 8)'
@@ -220,7 +228,7 @@ def test_a_file_that_is_no_image(open_page):
     expect(page.locator('body')).to_contain_text('not an image of an accepted format')
     expect(page.locator('#results figure')).to_have_count(0)
     choose(page, DETECTOR)
-    done(page, 'of 11 found')
+    done(page, 'of the 11 labelled cells found')
 
 
 def test_a_second_user_waits_and_is_told_so(open_page, monkeypatch):
