@@ -164,7 +164,7 @@ def _markdown(table: pd.DataFrame) -> str:
 
 def draw_bars(groups: Sequence[Comparison], rows: pd.DataFrame) -> Any:
     """Figure of the time of a call: a bar for the median over the rounds, and a line from the
-    lowest to the highest.
+    lowest to the highest. The axis names the processor.
     """
     count = sum(len(group.models) for group in groups)
     figure, axis = plots.new_figure(0.5 + 0.21 * (count + 1.4 * len(groups)))
@@ -185,7 +185,10 @@ def draw_bars(groups: Sequence[Comparison], rows: pd.DataFrame) -> Any:
     axis.spines['left'].set_visible(False)  # it would cross the headings
     axis.set_ylim(row - 0.7, -0.6)
     axis.margins(x=0.12)
-    axis.set_xlabel('ms a call (less is faster)')
+    processors = {
+        machine.partition(',')[0].removeprefix('processor ') for machine in rows['machine']
+    }
+    axis.set_xlabel(f'ms per call on {" and ".join(sorted(processors))} (lower is better)')
     return figure
 
 
