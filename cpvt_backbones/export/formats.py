@@ -21,8 +21,10 @@ from .graphs import ExportGraph
 
 OPSETS = (18, 21, 23)
 # torch treats sizes 0 and 1 as constants, so the batch and the sides, in pixels and in cells of
-# every stride, must exceed 1.
-EXAMPLE = dict(batch=2, height=203, width=331)
+# every stride, must exceed 1. AOTInductor leaves out a crop or a padding that does nothing at these
+# sizes: the last patch is partial, upsampled maps are cropped at strides 4 and 8, and windows of 3
+# to 7 and 14 cells do not divide the map.
+EXAMPLE = dict(batch=2, height=259, width=355)
 SIZES = {0: 'batch', 2: 'height', 3: 'width'}  # dynamic axes of the images
 DEFERRED = 'prefer_deferred_runtime_asserts_over_guards'  # option of torch.export from torch 2.9 on
 

@@ -1,5 +1,7 @@
 """Graphs, before export, compute the predictions of the toolbox."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from tiny import column, multi_scale, pyramid
 
 from cpvt_backbones.export import Detections, Features, graph_of
 from cpvt_backbones.export.exported import paste_mask
+from cpvt_backbones.export.formats import EXAMPLE
 from cpvt_backbones.export.graphs import Preprocess
 from cpvt_backbones.export.verification import match_boxes
 
@@ -204,3 +207,13 @@ def test_other_models_and_settings_are_refused(build, words):
         pytest.importorskip(toolbox)
     with pytest.raises(ValueError, match=words):
         build()
+
+
+@pytest.mark.parametrize('side', ['height', 'width'])
+def test_no_crop_or_padding_is_idle_in_the_example(side):
+    """AOTInductor would leave it out, and files would have wrong shapes at other sizes."""
+    length = EXAMPLE[side]
+    cells = {stride: math.ceil(length / stride) for stride in (4, 8, 16, 32)}
+    assert length % 16 and all(cells[16] % window for window in (2, 3, 4, 5, 6, 7, 14))
+    assert all(cells[stride] % 7 for stride in cells)  # windows of Twins-SVT
+    assert all(16 // stride * cells[16] > cells[stride] for stride in (4, 8))
