@@ -238,7 +238,8 @@ def test_the_log_says_how_long_it_trains_and_from_which_weights(
 ):
     config = tmp_path / 'length.py'
     loop = dict(_delete_=True, **length, val_interval=1)
-    config.write_text(f"_base_ = '{classifier.name}'\ntrain_cfg = {loop}")
+    ends = "train_dataloader = dict(sampler=dict(type='DefaultSampler', shuffle=True))"
+    config.write_text(f"_base_ = '{classifier.name}'\ntrain_cfg = {loop}\n{ends}\n")
     call('train', config, '--work-dir', tmp_path / 'work')
     lines = ''.join(capsys.readouterr()).splitlines()
     assert f'length: {said}' in lines and 'weights: none, random initialisation' in lines
