@@ -4,7 +4,6 @@ Importing this module imports the installed toolboxes. A config does not import 
 :mod:`.lazy_registration` does so when the config is built.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from mmengine.registry import MODELS
@@ -74,11 +73,14 @@ else:
         """mmseg's ``SegDataPreProcessor`` that passes the size of each image to the backbone.
 
         It announces the sizes (see :class:`ValidSizes`), and the backbone ignores the padding. In
-        training, the head sees padded maps, which are zero outside the images. In validation and
-        test, only images of the same size share a forward call, whole or in windows
-        (``mode='slide'``), without padding; ``test_cfg`` of the preprocessor has no effect. A batch
-        for the model's validation and test steps may have images of several sizes, which
-        mmsegmentation's class refuses.
+        training, the head sees padded maps, which are zero outside the images.
+
+        In validation and test, only images of the same size share a forward call, whole or in
+        windows (``mode='slide'``). A batch for the model's validation and test steps may have
+        images of several sizes, which mmsegmentation's class refuses. Set
+        ``test_cfg=dict(size_divisor=32)``: mmsegmentation resizes the last maps to the image, and
+        with a side that is no multiple of the last stride, their cells reach beyond it and the
+        result shifts. The padding counts as part of the image, and the result is cut.
 
         Args:
             mean: Mean of each channel, which is subtracted from the pixels, in their unit (0 to 255
@@ -95,6 +97,8 @@ else:
                 Default: ``255``.
             batch_augments (list[dict] | None): Augmentations of a whole batch, which must not
                 resize. Default: ``None``.
+            test_cfg (dict | None): Padding in validation and test, ``dict(size_divisor=...)`` or
+                ``dict(size=...)`` in px. Default: ``None``, which pads nothing.
             options: Other arguments of ``SegDataPreProcessor``.
 
         Raises:
@@ -112,13 +116,14 @@ else:
                     std=[58.395, 57.12, 57.375],
                     bgr_to_rgb=True,
                     size_divisor=32,
+                    test_cfg=dict(size_divisor=32),
                 )
             )
             ```
         """
 
         img_shape_means_resized = False  # mmsegmentation also changes it for padding
-        test_options: Mapping[str, Any] = {'test_cfg': None}
+        test_options = None
 
 
 try:

@@ -27,8 +27,9 @@ class ValidSizes:
     needed. The batch may be cast or copied in between, but passing only a part of it is an error.
 
     Validation and test pad nothing, because neck and head would see the padding. Settings that pad
-    a batch are ignored there. The images of a batch must have the same size. The loops of
-    :class:`ResumableRunner` pass the images of one size at a time (:func:`predict_by_size`).
+    a batch are ignored there; only a segmentor pads by its ``test_cfg``. The images of a batch must
+    have the same size. The loops of :class:`ResumableRunner` pass the images of one size at a time
+    (:func:`predict_by_size`).
 
     The classes for the toolboxes, :class:`ValidSizesDetDataPreprocessor`,
     :class:`ValidSizesSegDataPreProcessor` and :class:`ValidSizesClsDataPreprocessor`, have this
@@ -41,7 +42,8 @@ class ValidSizes:
       padded size to ``img_shape`` needs the class attribute ``img_shape_means_resized = False``.
       Then only a batch that is smaller than an image is an error.
     - In validation and test, it sets the preprocessor's attributes in the class attribute
-      ``test_options``, by default ``pad_size_divisor = 1``.
+      ``test_options``, by default ``pad_size_divisor = 1``. With ``test_options = None``, the
+      preprocessor may pad, and the padding counts as part of the image.
     - In training, it compares the labels with the classes of the head, before they go to the GPU.
       :class:`TrainingCheckHook` sets these classes.
 
@@ -78,8 +80,8 @@ class ValidSizes:
     # False if the other base class also changes a sample's img_shape when it pads the image.
     img_shape_means_resized = True
 
-    # Attributes that stop the other base class from padding in a test.
-    test_options: Mapping[str, Any] = {'pad_size_divisor': 1}
+    # Attributes that stop the other base class from padding in a test; None lets it pad.
+    test_options: Mapping[str, Any] | None = {'pad_size_divisor': 1}
 
     classes: Classes | None = None
     """Classes of the model's head, for the check of labels; set by a training."""
@@ -116,7 +118,9 @@ class ValidSizes:
             raise InputError(
                 f'data_preprocessor: {fault}; batch_augments that resize leave no valid sizes'
             )
-        if not training and batch != sizes[0]:
+        if not training and self.test_options is None:
+            valid = [batch] * len(valid)
+        elif not training and batch != sizes[0]:
             raise InputError(
                 f'data_preprocessor: images of {sizes[0]} px were padded to {batch} px in a test,'
                 f' where neck and head would see the padding; {type(self).__name__}.test_options'
@@ -127,7 +131,7 @@ class ValidSizes:
 
     def _preprocess(self, data: Any, training: bool, sizes: Sizes) -> tuple[Any, Sizes]:
         """Return the result of the other base class, and the size of each image."""
-        worker = self if training else with_attributes(self, self.test_options)
+        worker = self if training else with_attributes(self, self.test_options or {})
         return super(ValidSizes, worker).forward(data, training), sizes  # type: ignore[misc]
 
     def _check_labels(self, samples: Sequence[Any]) -> None:
