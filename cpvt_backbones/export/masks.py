@@ -16,10 +16,6 @@ class MaskQueries(ExportGraph):
     The output ``masks`` (B, Q, ceil(H / s), ceil(W / s)) has logits at the stride s of the head.
     The output ``classes`` (B, Q, K + 1) has logits, of which the last is "no object". Images keep
     their shape and are not padded to a square.
-
-    Args:
-        model: The model.
-        options: The other arguments of :class:`ExportGraph`.
     """
 
     task = 'features'

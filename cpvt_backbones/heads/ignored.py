@@ -204,7 +204,8 @@ class IgnoreAwareDETRHead(_BoxTargets, DETRHead):
             Default: ``dict(type='L1Loss', loss_weight=5.0)``.
         loss_iou (dict): Config of the loss by overlap.
             Default: ``dict(type='GIoULoss', loss_weight=2.0)``.
-        train_cfg (dict): ``assigner``, which matches queries and objects.
+        train_cfg (dict): ``assigner``, which matches queries and objects. Default: a
+            ``HungarianAssigner`` with the costs of mmdet's DETR config.
         test_cfg (dict): ``max_per_img``, the number of boxes of an image that are kept.
             Default: ``dict(max_per_img=100)``.
         options: Other arguments of ``DETRHead``.

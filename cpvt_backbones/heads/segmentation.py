@@ -113,9 +113,9 @@ class EoMTSegmentor(EncoderDecoder):
         decode_head (dict): Config of an :class:`EoMTSegHead`, whose ``embed_dims`` is the width of
             the backbone.
         data_preprocessor (dict | None): Config of the data preprocessor. Default: ``None``.
-        test_cfg (dict): ``dict(mode='whole')``, or ``mode='slide'`` with ``crop_size``, the
+        test_cfg (dict | None): ``dict(mode='whole')``, or ``mode='slide'`` with ``crop_size``, the
             (height, width) of a window in px. With a ``stride`` in px, the windows are those of
-            mmsegmentation.
+            mmsegmentation. Validation and prediction need it. Default: ``None``.
         train_cfg (dict | None): mmsegmentation's; the segmentor reads nothing of it.
             Default: ``None``.
         init_cfg (dict | None): Initialisation of mmengine. Default: ``None``.

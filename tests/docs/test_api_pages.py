@@ -1,6 +1,9 @@
 """The pages of docs/api are those that docs/site/reference.py writes."""
 
+import importlib
+import inspect
 import re
+from inspect import Parameter
 
 import pytest
 from pages import ROOT, blocks
@@ -11,6 +14,7 @@ COMMAND_LINES = 'docs/api/command_line.md'
 PAGES = sorted(
     path for path in (ROOT / 'docs/api').glob('*.md') if path.stem not in ('README', 'command_line')
 )
+WRITTEN = re.compile(r'Default: ``(.+?)``', re.DOTALL)
 
 
 @pytest.fixture
@@ -78,8 +82,6 @@ def test_the_pages_have_each_class_that_a_config_can_name(reference):
 def test_a_page_has_all_arguments_of_each_backbone(reference):
     """The table has the defaults of the signature, also of inherited arguments."""
     pytest.importorskip('griffe')
-    import inspect
-
     import cpvt_backbones
 
     text = (ROOT / 'docs/api/backbones.md').read_text(encoding='utf-8')
@@ -90,6 +92,69 @@ def test_a_page_has_all_arguments_of_each_backbone(reference):
         assert [row[0] for row in rows] == [*parameters]
         for argument, default in rows:
             assert eval(default, {}) == parameters[argument].default
+
+
+def parameter_of(cls, name):
+    """The parameter of a class: of its constructor, or of that to which ``**options`` lead."""
+    for base in cls.__mro__:
+        constructor = vars(base).get('__init__') or vars(base).get('__new__')
+        if constructor is None:
+            continue
+        parameters = inspect.signature(constructor).parameters
+        if name in parameters:
+            return parameters[name]
+        if all(one.kind is not Parameter.VAR_KEYWORD for one in parameters.values()):
+            break
+    return None
+
+
+def fault_of(cls, name, description, *, is_own):
+    """What a docstring says wrongly of an argument, or an empty text.
+
+    The pages take the defaults of an ``is_own`` argument from the signature, and others from the
+    docstring.
+    """
+    parameter = parameter_of(cls, name)
+    if parameter is None:
+        return 'no signature has it'
+    default = 'no default' if parameter.default is Parameter.empty else repr(parameter.default)
+    if written := WRITTEN.search(description):
+        documented = repr(eval(written[1], {}))
+    elif is_own or 'Default: ' in description:  # in words
+        return ''
+    else:
+        documented = 'no default'
+    if documented == default:
+        return ''
+    return f'the docstring has {documented}, the signature {default}'
+
+
+def documented_arguments(reference):
+    """Each class of the package with each of its documented arguments, and what is said of it."""
+    folders = [reference.Reference().objects['cpvt_backbones']]
+    for folder in folders:  # which grows
+        members = [one for one in folder.members.values() if not one.is_alias]
+        folders += [one for one in members if one.is_module]
+        for found in members:
+            if found.is_class and found.docstring:
+                for names, entry in reference.own_words(found).items():
+                    yield from ((found, name, entry.description) for name in names.split(', '))
+
+
+@pytest.mark.full
+def test_a_documented_argument_has_the_default_of_the_signature_that_takes_it(reference):
+    """Also of base classes in other packages, whose code the pages are not written from."""
+    for package in ('griffe', 'mmdet', 'mmpretrain', 'mmseg', 'timm'):
+        pytest.importorskip(package)
+    faults, inherited = [], 0
+    for found, name, description in documented_arguments(reference):
+        cls = getattr(importlib.import_module(found.module.path), found.name)
+        is_own = name in [one.name for one in found.parameters]
+        inherited += not is_own
+        if fault := fault_of(cls, name, description, is_own=is_own):
+            faults.append(f'{found.name}: {name}: {fault}')
+    assert inherited > 30
+    assert not faults, '\n'.join(faults)
 
 
 def test_no_page_has_marks_that_only_the_site_understands():
