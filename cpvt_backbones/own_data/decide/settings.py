@@ -16,7 +16,7 @@ from ..check.labels import classes_of
 from ..dataset import Coco, Split
 from ..read.masks import IGNORE, no_class_of
 from .tiles import TILE, Tiles, overlap_of, tile_maps, tile_objects
-from .weights import Pretrained, WholeModel
+from .weights import STRIDE, Pretrained, WholeModel
 
 OBJECT = 16  # px of the smallest class at the training scale
 TOO_SMALL = 12  # px of the smallest class, below which tiles are cut
@@ -27,7 +27,6 @@ TOO_THIN = 4
 VANISHING = 4  # px of an object in training, below which a remark names it: half the finest stride
 DETECTIONS = 100  # of an image, in mmdet's configs
 SHRUNK = 0.8  # share of the width in the images: tiles gain little for classes that keep more
-STRIDE = 32  # px, the coarsest of the backbones
 CROPS = (112, 160, 224)  # px, sides at which classifiers are trained
 
 

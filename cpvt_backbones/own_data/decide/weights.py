@@ -40,6 +40,7 @@ from cpvt_backbones.weights import published_weights
 
 from ..read.masks import no_class_of
 
+STRIDE = STRIDES[-1]  # px, the coarsest of the backbones
 # Levels of a backbone for the neck of a task: 0 is stride 4, 3 is stride 32.
 LEVELS = {
     'detector': (1, 2, 3),
@@ -541,7 +542,7 @@ def _adapt_segmentor(model: dict[str, Any], classes: int) -> None:
         for head in heads if isinstance(heads, list) else [heads]:
             head['ignore_index'] = no_class_of(classes)
     model['data_preprocessor'].pop('size', None)
-    model['data_preprocessor']['size_divisor'] = 32
+    model['data_preprocessor']['size_divisor'] = STRIDE
 
 
 def _adapt_queries(model: dict[str, Any], classes: int) -> None:

@@ -26,8 +26,15 @@ from cpvt_backbones.label_files import CLASSES
 from cpvt_backbones.toolboxes import READ_KEYS
 from cpvt_backbones.weights import repository_file
 
-from ..decide.settings import RECIPES, STRIDE, Start, Values
-from ..decide.weights import ORIGIN, Pretrained, WholeModel, anchors_of, without_classes
+from ..decide.settings import RECIPES, Start, Values
+from ..decide.weights import (
+    ORIGIN,
+    STRIDE,
+    Pretrained,
+    WholeModel,
+    anchors_of,
+    without_classes,
+)
 from ..read.files import RECIPE
 from ..read.masks import IGNORE, no_class_of
 from .data import write_json
