@@ -121,6 +121,8 @@ def test_card_and_pages_agree_with_the_index(name):
     assert ', '.join(topics) == TOPICS
     assert f'**Classes.** {", ".join(entry.dataset_meta["classes"])}.' in ' '.join(card.split())
     assert entry.sha256 in card
+    (picture,) = re.findall(r'<img src="../../docs/(figures/card_.+>)', card)
+    assert f'<img src="{picture}' in (ROOT / 'docs/models.md').read_text()
     low, high, side = (entry.sizes[key] for key in ('low', 'high', 'side'))
     row = f'| `{name}` | {low:g} to {high:g} | {low * side:.0f} to {high * side:.0f} |'
     assert row in (ROOT / 'docs/inference.md').read_text()

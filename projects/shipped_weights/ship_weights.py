@@ -3,7 +3,8 @@
     python projects/shipped_weights/ship_weights.py NAME CONFIG CHECKPOINT \\
         --commit COMMIT --about 'CPVT-Ti-GAP, ten classes of ImageNet' \\
         --purpose 'Photographs of its ten classes' --not-for 'Any other class' \\
-        --data '9,469 training images' --terms 'ImageNet: research only'
+        --data '9,469 training images' --terms 'ImageNet: research only' \\
+        --picture 'A church at two sizes with its class, and top-1 accuracy by image size'
     cpvt resolution-sweep --models NAME --sizes 112px 160px --out sweep.csv
 
 The first command again, with --sizes sweep.csv, writes the card: the accuracy in it was measured
@@ -41,6 +42,7 @@ def card(
     not_for: str,
     data: str,
     terms: str,
+    picture: str,
     commit: str,
     recipe: str | None = None,
     decided: str | None = None,
@@ -48,6 +50,7 @@ def card(
     """The model card.
 
     ``purpose`` says which images the model is for, ``not_for`` what it must not be used for.
+    ``picture`` says what the picture that docs/site/cards.py draws of the model shows.
     ``recipe`` says what trained the model, by default its config and what that starts from;
     ``decided`` what was decided by scores on the same images, which makes these development scores.
     """
@@ -71,7 +74,7 @@ def card(
     recipe = recipe or f'`{entry.config}`, from {origin}'
     names = entry.dataset_meta.get('classes', ())
     classes = f'\n**Classes.** {", ".join(names)}.\n' if names else ''
-    picture = f'../../docs/figures/card_{entry.name}'  # of docs/site/cards.py
+    drawn = f'../../docs/figures/card_{entry.name}'
     if any('Resize' in step['type'] for step in cfg.test_dataloader.dataset.pipeline):
         size, side = 'are scaled to the test scale, row `1` of the table below', ''
     else:
@@ -82,8 +85,8 @@ def card(
 {entry.about}.
 
 <picture>
-<source media="(prefers-color-scheme: dark)" srcset="{picture}_dark.webp">
-<img src="{picture}.webp" width="480" alt="Predictions at two sizes; accuracy by image width">
+<source media="(prefers-color-scheme: dark)" srcset="{drawn}_dark.webp">
+<img src="{drawn}.webp" width="480" alt="{picture}">
 </picture>
 
 **For.** {purpose}.
@@ -220,6 +223,7 @@ def ship(args: argparse.Namespace) -> Path:
             not_for=args.not_for,
             data=args.data,
             terms=args.terms,
+            picture=args.picture,
             commit=args.commit,
             recipe=args.recipe,
             decided=args.decided,
@@ -244,6 +248,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     about = 'what was decided by scores on the images of --sizes, such as to ship this file'
     parser.add_argument('--decided', metavar='TEXT', help=about)
     parser.add_argument('--terms', required=True, help="the data's terms")
+    parser.add_argument('--picture', required=True, help="alt text of the card's picture")
     parser.add_argument(
         '--classes',
         nargs='+',

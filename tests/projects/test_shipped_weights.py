@@ -112,6 +112,7 @@ def ship(tmp_path, monkeypatch, trained):
     told = ['--commit', 'abc123', '--about', 'A small column']
     told += ['--purpose', 'Toys on tables', '--not-for', 'Games']
     told += ['--data', 'Ten classes', '--terms', 'Research only']
+    told += ['--picture', 'A toy at two sizes']
 
     def ship(name, *options, config=CONFIG):
         words = [name, str(config), str(tmp_path / 'epoch_1.pth'), *told, *map(str, options)]
@@ -156,6 +157,7 @@ def test_shipped_weights_are_the_trained_model_and_their_card_has_its_figures(
     ship('small-toys', '--sizes', sweep, '--recipe', '`other.py`', '--decided', 'Two recipes')
     text = card.read_text()
     for part in (
+        'figures/card_small-toys.webp" width="480" alt="A toy at two sizes">\n</picture>\n',
         '**For.** Toys on tables.\n\n**Not for.** Games.\n',
         '**Recipe.** `other.py`, at commit abc123.',
         '**Development scores.** Two recipes.\n',

@@ -31,7 +31,10 @@ def documented(script):
 NO_CONFIG = "there is no config file 'none.py'"
 NO_CHECKPOINT = "checkpoint: there is no file or folder 'none.pth'"
 SUFFIXES = 'destination must end in one of .pth, .pt, .safetensors'
-SHIPPED = 'a-b none.py none.pth --commit 1 --about a --data b --terms c --purpose d --not-for e'
+SHIPPED = (
+    'a-b none.py none.pth --commit 1 --about a --data b --terms c --purpose d --not-for e'
+    ' --picture f'
+)
 MISTAKES = {
     'benchmarks/attention.py': ('--out none/a.csv', "out: 'none' is not a folder"),
     'benchmarks/detector_price.py': ('--out none/a.csv', "out: 'none' is not a folder"),
