@@ -66,11 +66,11 @@ def heading() -> str:
 
 
 def caption() -> tuple[str, str, str]:
-    """What the training took, and what its model finds on the photographs for validation."""
+    """Start and time of the training, and what its model finds on photographs for validation."""
     images = list(before_after.read_labels())
     labelled, found, extra = before_after.count(images)
     return (
-        f'{before_after.MINUTES} minutes on a CPU thread, 80 photos.',
+        f'From our cell model: 80 photos, {before_after.MINUTES} min on a CPU.',
         f'{len(images)} others: {found} of {labelled} found, {extra} false'
         f' (score ≥ {before_after.SCORE}).',
         'Dashed: false positive.',
