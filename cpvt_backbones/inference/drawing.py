@@ -15,6 +15,7 @@ from cpvt_backbones.errors import InputError
 from cpvt_backbones.images.windows import no_class, read_map, resize_classes
 from cpvt_backbones.text import printable
 
+from .colours import distinct_colours
 from .predictions import Prediction, decode_mask
 from .sizes import fit
 
@@ -26,12 +27,6 @@ _GAP = 8  # px between images on a contact sheet
 LEGEND = 30  # legend letters: 1 / LEGEND of the picture's mean side, at least 12 px
 # Names of classes that are not drawn over the image.
 BACKGROUND = ('background', '_background_', 'bg', 'unlabelled', 'unlabeled', 'void')
-# RGB; first yellow and cyan, which show on most photographs and differ for colour-blind people.
-# Each other colour is the farthest in CIELAB from the ones before it.
-_COLOURS = (
-    'ffcc00 00ccff ff3333 00ff00 0033ff 666600 ff99ff 00ffcc 0066cc ff00ff ff9999 009900'
-    ' ff0099 993366 990099 cc6600 339966 cccc66 9966ff 99cc00 006699 cc9966 993333 00cccc'
-)
 Colour = tuple[int, ...]
 
 
@@ -50,12 +45,6 @@ class ClassStyle:
     task: str
     classes: Sequence[str] | None
     palette: Sequence[Sequence[int]] | None = None
-
-
-def distinct_colours(count: int) -> np.ndarray:
-    """Return RGB colours (count, 3), uint8; the first 24 differ clearly, then they repeat."""
-    table = np.array([list(bytes.fromhex(colour)) for colour in _COLOURS.split()], np.uint8)
-    return table[np.arange(count) % len(table)]
 
 
 def class_colours(predictor: Style) -> np.ndarray:

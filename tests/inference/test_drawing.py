@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from local_models import BlockDetector, LocalSegmentor
 
+from cpvt_backbones.inference.colours import distinct_colours
 from cpvt_backbones.inference.drawing import (
+    OPACITY,
     ClassStyle,
     class_colours,
-    distinct_colours,
     draw_prediction,
     make_preview,
 )
@@ -49,6 +50,18 @@ def test_the_background_takes_no_colour_from_the_classes():
     style = ClassStyle('segmentation', ['road', 'Background', 'sky'])
     assert class_colours(style)[[0, 2]].tolist() == distinct_colours(2).tolist()
     assert len(np.unique(class_colours(style), axis=0)) == 3
+
+
+@pytest.mark.parametrize(('count', 'least'), [(11, 19), (24, 14), (300, 4)])
+def test_colours_differ_on_an_image_and_none_looks_black(count, least):
+    """By CIEDE2000, on dark grey; among the first 11 were two blues, two cyans and dark olive."""
+    color = pytest.importorskip('skimage.color')
+    colours = distinct_colours(count)
+    lab = color.rgb2lab((OPACITY * colours + (1 - OPACITY) * 60) / 255)
+    differences = color.deltaE_ciede2000(lab[:, None], lab[None])
+    assert differences[~np.eye(count, dtype=bool)].min() > least
+    assert color.rgb2lab(colours / 255)[:, 0].min() > 44
+    assert colours[:2].tolist() == [[255, 204, 0], [0, 204, 255]]
 
 
 GREY = (100, 100, 100)
