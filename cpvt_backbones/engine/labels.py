@@ -107,7 +107,7 @@ def note_ignored(model: nn.Module, samples: Sequence[Any], logger: Logger) -> bo
         logger.warning(
             f'{count} objects of the first batch with such objects are to be ignored, and are'
             f' trained as background: {", ".join(unaware)} of the model takes no notice of them'
-            ' (docs/own_config.md#ignored-objects)'
+            ' (docs/mmdet.md#ignored-objects)'
         )
     return True
 

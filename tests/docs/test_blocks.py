@@ -31,15 +31,17 @@ ELSEWHERE = {
     'docs/evidence.md': {'model = dict(': 'test_local_dinov3.py'},
     'docs/export.md': {"'classifier.onnx'": 'test_export_page.py'},
     'docs/own_data.md': {'categories = [': 'test_own_data_page.py'},
-    'docs/own_config.md': {
+    'docs/mmdet.md': {
         '# my_detector.py': 'test_own_config.py',
         '# in model: two-stage': 'test_own_config.py',
         '# three_classes.py': 'test_own_config.py',
+    },
+    'docs/mmseg.md': {
         '# my_upernet.py': 'test_own_config.py',
         '# my_segmentor.py': 'test_own_config.py',
         '# (1) more pixels': 'test_own_config.py',
-        'optim_wrapper = dict(\n    constructor=': 'test_own_config.py',
     },
+    'docs/own_config.md': {'optim_wrapper = dict(\n    constructor=': 'test_own_config.py'},
     'docs/weights.md': {
         "'dinov3_vits16_": 'test_local_dinov3.py',
         "'runs/epoch_12.pth'": 'test_weights_pages.py',
@@ -151,6 +153,21 @@ def test_own_config(capsys):
     assert capsys.readouterr().out == (
         'mean [127.5, 127.5, 127.5] and std [127.5, 127.5, 127.5] of RGB\n'
     )
+
+
+def test_mmdet():
+    found = run('docs/mmdet.md')
+    assert found['load_from'] == 'retinanet_pvtv2_b2-coco'
+
+
+def test_mmseg():
+    found = run('docs/mmseg.md')
+    assert found['auto_scale_lr'] == dict(base_batch_size=16)
+
+
+def test_mmpretrain():
+    found = run('docs/mmpretrain.md')
+    assert found['model']['neck'] is None
 
 
 def test_own_images(tmp_path, monkeypatch):

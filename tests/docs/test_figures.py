@@ -225,7 +225,7 @@ def test_an_exported_file_runs_at_twice_the_speed():
 
 
 def test_scores_of_ignored_objects():
-    page = ' '.join((ROOT / 'docs/own_config.md').read_text('utf-8').split())
+    page = ' '.join((ROOT / 'docs/mmdet.md').read_text('utf-8').split())
     shown = re.search(r'score ([\d.]+) .*? and ([\d.]+) if they .*? also reaches ([\d.]+),', page)
     rows = rows_of('ignored', scene='apart')
     for handling, score in zip(

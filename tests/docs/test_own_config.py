@@ -1,4 +1,6 @@
-"""docs/own_config.md: its configs build and train, and its tables are those of the code."""
+"""docs/own_config.md and the pages of the toolboxes: their configs build and train, and their
+tables are those of the code.
+"""
 
 import re
 import subprocess
@@ -28,8 +30,14 @@ from cpvt_backbones.toolboxes import check_neck, read_config
 from cpvt_backbones.weights import published_weights
 
 PAGE = 'docs/own_config.md'
+TOOLBOXES = {name: f'docs/{name}.md' for name in ('mmdet', 'mmseg', 'mmpretrain')}
 MEAN = [123.675, 116.28, 103.53]  # of the images of Twins' weights
-CODE = [text for language, text in blocks(PAGE) if language == 'python']
+CODE = [
+    text
+    for page in (PAGE, *TOOLBOXES.values())
+    for language, text in blocks(page)
+    if language == 'python'
+]
 SEGMENTORS = ['my_upernet', 'my_segmentor']
 CONFIGS = {'my_detector': 'mmdet'} | dict.fromkeys(SEGMENTORS, 'mmseg')
 
@@ -41,25 +49,25 @@ def write_config(folder, name, *, more=''):
     return path
 
 
-# By heading in "Change these lines": further values of the block, by the text that they
+# By page and heading in "Change these lines": further values of the block, by the text that they
 # replace, as the sentence above the block says.
 DIFFS = {
-    'RetinaNet': {},
-    'Faster R-CNN, Mask R-CNN': {'mask_rcnn/mask-rcnn': 'faster_rcnn/faster-rcnn'},
-    'Semantic FPN': {},
-    'UPerNet': {},
-    'DINO, DETR': {
+    ('mmdet', 'RetinaNet'): {},
+    ('mmdet', 'Faster and Mask R-CNN'): {'mask_rcnn/mask-rcnn': 'faster_rcnn/faster-rcnn'},
+    ('mmseg', 'UPerNet'): {},
+    ('mmseg', 'Semantic FPN'): {},
+    ('mmdet', 'DINO, DETR'): {
         'dino/dino-4scale_r50_8xb2-12e': 'detr/detr_r50_8xb2-150e',
         '(1, 2, 3)': '(3,)',
         '[128, 320, 512]': '[512]',
     },
-    'Classifier': {},
+    ('mmpretrain', 'Change these lines'): {},
 }
 
 
-def variant(title, values):
+def variant(toolbox, title, values):
     """The block below a heading with other values."""
-    ((_, text),) = blocks(PAGE, title)
+    ((_, text),) = blocks(TOOLBOXES[toolbox], title)
     for old, new in values.items():
         assert text.count(old) == 1
         text = text.replace(old, new)
@@ -69,8 +77,9 @@ def variant(title, values):
 def on_another_base(row):
     """A block with a base of the table, and with what the table changes in ``model``."""
     base, block, change = row.strip('| ').split(' | ')
-    (title,) = (title for title in DIFFS if title.endswith(re.findall(r'^\[(.+)\]', block)[0]))
-    text, count = re.subn('^_base_ = .+', f"_base_ = '{base.strip('`')}'", variant(title, {}))
+    toolbox, name = base.strip('`').partition('::')[0], re.findall(r'^\[(.+)\]', block)[0]
+    (key,) = (key for key in DIFFS if key[0] == toolbox and key[1].endswith(name))
+    text, count = re.subn('^_base_ = .+', f"_base_ = '{base.strip('`')}'", variant(*key, {}))
     assert count == 1
     for code in re.findall('`(.+?)`', change):
         left_out = change.startswith('leave out')
@@ -78,11 +87,12 @@ def on_another_base(row):
     return text
 
 
-CASES = [variant(title, {}) for title in DIFFS]
-CASES += [variant(title, values) for title, values in DIFFS.items() if values]
+CASES = [variant(*key, {}) for key in DIFFS]
+CASES += [variant(*key, values) for key, values in DIFFS.items() if values]
 CASES += [
     on_another_base(row)
-    for row in (ROOT / PAGE).read_text().splitlines()
+    for page in TOOLBOXES.values()
+    for row in (ROOT / page).read_text().splitlines()
     if re.match(r'\| `mm\w+::', row)
 ]
 
@@ -157,7 +167,7 @@ def test_pvtv2_is_that_of_the_published_detector():
 def test_the_pretrained_of_a_base_is_answered_by_what_to_write(tmp_path):
     """Each of mmseg's bases with ResNet sets it."""
     pytest.importorskip('mmseg')
-    ((_, text),) = blocks(PAGE, 'UPerNet')
+    text = variant('mmseg', 'UPerNet', {})
     line = "    pretrained=None,  # the base's weights are ResNet's\n"
     assert text.count(line) == 1
     (tmp_path / 'mine.py').write_text(text.replace(line, ''))
@@ -176,10 +186,10 @@ def test_the_pretrained_of_a_base_is_answered_by_what_to_write(tmp_path):
 def test_upernet_has_the_rates_of_mmsegs_twins(own, tmp_path):
     """AdamW, no decay of PEG and norms, and the schedule up to its length."""
     pytest.importorskip('mmseg')
-    ((_, text),) = blocks(PAGE, 'UPerNet')
-    (tmp_path / 'mine.py').write_text(text)
+    (tmp_path / 'mine.py').write_text(variant('mmseg', 'UPerNet', {}))
     cfg = read_config(write_config(tmp_path, 'my_upernet') if own else tmp_path / 'mine.py')
-    (name,) = re.findall(r'`(twins_pcpvt-s_uperhead_\S+)\.py`', (ROOT / PAGE).read_text())
+    page = (ROOT / TOOLBOXES['mmseg']).read_text()
+    (name,) = re.findall(r'`(twins_pcpvt-s_uperhead_\S+)\.py`', page)
     twins = get_config(f'mmseg::twins/{name}.py')
     length = cfg.train_cfg.max_iters
     assert length == (40000 if own else twins.train_cfg.max_iters)

@@ -154,7 +154,7 @@ def test_pictures_follow_the_switch_of_the_site(site, browser):
 
 def test_on_a_phone_code_scrolls_and_a_command_wraps_between_words(site, browser):
     page = browser.new_page(viewport=dict(width=390, height=844))
-    page.goto(f'{site[1]}/docs/own_config.html')
+    page.goto(f'{site[1]}/docs/mmdet.html')
     code = page.locator('.language-python pre > code').first
     assert code.evaluate('code => getComputedStyle(code).whiteSpace') == 'pre'
     assert code.evaluate('code => code.scrollWidth > code.clientWidth')
