@@ -60,8 +60,8 @@ class SweepRow:
         model: Name of the model.
         size: The requested size: a factor, such as ``'0.5'``, or a side, such as ``'640px'``.
         images: Number of test images.
-        height: Mean height of the model's input in px, including padding.
-        width: Mean width of the model's input in px, including padding.
+        height: Mean height of the images in px, resized and without padding.
+        width: Mean width of the images in px, resized and without padding.
         seconds: Time per image in the model, with post-processing and without data loading; median
             over the batches.
         peak_mib: Memory in MiB that the forward call of the largest batch allocates.
@@ -334,8 +334,8 @@ class ForwardMeter(Hook):
     def __init__(self, label: str) -> None:
         self.label = label
         self.times: list[float] = []
-        self.shapes: list[tuple[int, int, int]] = []
         self.pixels = 0
+        self.shapes: list[tuple[int, int]] = []
         self.zooms: list[float] = []
 
     def before_test(self, runner: Runner) -> None:
@@ -354,8 +354,7 @@ class ForwardMeter(Hook):
 
     def _start(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inputs = kwargs['inputs'] if 'inputs' in kwargs else args[0]
-        batch, _, height, width = inputs.shape
-        self.shapes.append((batch, height, width))
+        self.batch, _, *self.padded = inputs.shape
         if inputs.numel() > self.pixels:
             self.pixels, self.largest = inputs.numel(), (args, kwargs)
         synchronize(get_device())
@@ -363,7 +362,7 @@ class ForwardMeter(Hook):
 
     def _stop(self, *_: Any) -> None:
         synchronize(get_device())
-        self.times.append((time.perf_counter() - self.begun) / self.shapes[-1][0])
+        self.times.append((time.perf_counter() - self.begun) / self.batch)
 
     def after_test_iter(
         self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None
@@ -371,6 +370,7 @@ class ForwardMeter(Hook):
         """Advance the bar, and record by how much the images were resized."""
         self.bar.advance(self.task)
         metas = [sample.metainfo for sample in outputs or ()]
+        self.shapes += [meta.get('img_shape', self.padded)[:2] for meta in metas]
         sides = [
             (meta['img_shape'], meta['ori_shape'])
             for meta in metas
@@ -384,15 +384,15 @@ class ForwardMeter(Hook):
         self.bar.stop()
         for handle in self.handles:
             handle.remove()
-        batches, heights, widths = np.array(self.shapes).T
+        heights, widths = np.array(self.shapes).T
         args, kwargs = self.largest
         with torch.no_grad():
             peak = peak_memory(lambda: runner.model(*args, **kwargs), get_device())
         assert metrics is not None
         own = dict(
-            images=int(batches.sum()),
-            height=float(np.average(heights, weights=batches)),
-            width=float(np.average(widths, weights=batches)),
+            images=len(self.shapes),
+            height=float(heights.mean()),
+            width=float(widths.mean()),
             seconds=statistics.median(self.times),
             peak_mib=peak,
             zoom=statistics.fmean(self.zooms) if self.zooms else math.nan,

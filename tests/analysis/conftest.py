@@ -28,6 +28,9 @@ def picture(index, height, width):
     return (127 + 90 * wave + noise).clip(0, 255).astype(np.uint8)
 
 
+PADDING = dict(size_divisor=8)
+
+
 def segmentation(root):
     """Config of a segmentor and its test set, written to the folder."""
     for folder in ('images', 'labels'):
@@ -47,7 +50,7 @@ def segmentation(root):
     )
     return dict(
         default_scope='mmseg',
-        model=tiny.semantic_fpn(BACKBONE, data_preprocessor=PIXELS),
+        model=tiny.semantic_fpn(BACKBONE, data_preprocessor=dict(test_cfg=PADDING, **PIXELS)),
         test_dataloader=dict(dataset=dataset),
         test_evaluator=dict(type='IoUMetric', iou_metrics=['mIoU']),
     )

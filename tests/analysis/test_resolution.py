@@ -63,7 +63,7 @@ def test_factor_one_equals_the_plain_test(scope, candidate, plain_test, tmp_path
         assert two.metrics != one.metrics
     assert one.images == two.images == 6
     assert two.zoom == pytest.approx(2 * one.zoom) and one.zoom > 0
-    # The detector's preprocessor pads to a multiple of 8, and 48 x 64 is one.
+    # The segmentor pads images of 33 to 38 x 50 px to a multiple of 8, which does not count.
     assert (two.height, two.width) == pytest.approx((2 * one.height, 2 * one.width))
     assert one.seconds > 0 and 0 < one.peak_mib < two.peak_mib
     assert read_rows(tmp_path / 'sweep.csv')[1].metrics == pytest.approx(two.metrics, rel=1e-5)
