@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from mmengine.dataset import pseudo_collate
+from mmengine.hooks import ParamSchedulerHook
 from mmengine.hub import get_config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS, RUNNERS, init_default_scope
 from mmengine.structures import PixelData
 from mmengine.utils import is_installed
 from pages import ROOT, SMALL, blocks
@@ -435,6 +436,32 @@ def test_void_of_another_number(name, tmp_path, monkeypatch):
         model(**batch, mode='loss')
 
 
+@pytest.mark.full
+def test_few_images_train_at_the_rate_of_the_detector(tmp_path, monkeypatch):
+    """On the photographs of the repository, by the schedules that the runner builds."""
+    pytest.importorskip('mmdet')
+    monkeypatch.chdir(tmp_path)
+    Path('demo').symlink_to(ROOT / 'demo')
+    cfg = read_config(write_config(tmp_path, 'my_detector'), work_dir=tmp_path / 'work')
+    cfg.model.backbone.update(arch='tiny', init_cfg=None)
+    cfg.train_dataloader.update(num_workers=0, persistent_workers=False)
+    runner = RUNNERS.build(cfg)
+    loop = runner.build_train_loop(cfg.train_cfg)
+    wrapper = runner.optim_wrapper = runner.build_optim_wrapper(cfg.optim_wrapper)
+    runner.param_schedulers = runner.build_param_scheduler(cfg.param_scheduler)
+    hook, rates = ParamSchedulerHook(), []
+    for _ in range(loop.max_epochs):
+        for step in range(len(loop.dataloader)):
+            rates.append(wrapper.optimizer.param_groups[0]['lr'])
+            hook.after_train_iter(runner, step)
+        hook.after_train_epoch(runner)
+    assert len(rates) == 40 * 36
+    full = [step for step, rate in enumerate(rates) if rate == pytest.approx(1e-4)]
+    assert max(rates) == pytest.approx(1e-4)
+    assert full[0] < len(rates) / 10 and full[-1] >= len(rates) / 2
+    assert rates[-1] == pytest.approx(1e-6)
+
+
 # Short trainings on random weights and small images.
 SHORT = {
     'mmdet': (
@@ -451,8 +478,8 @@ SHORT = {
 }
 
 
-RATES = {  # of a step of 4 images, by those of the recipe
-    'my_detector': 1e-4 * 4 / 16,
+RATES = {  # of a step of 4 images, by those of the recipe; the detector's is not scaled
+    'my_detector': 1e-4,
     'my_upernet': 6e-5 * 4 / 32,
     'my_segmentor': 1e-4 * 4 / 16,
 }
@@ -469,7 +496,8 @@ def test_config_trains(name, call, tmp_path, monkeypatch):
     config = write_config(tmp_path, name)
     options = ['model.backbone.init_cfg=None', *SMALL, *SHORT[toolbox]]
     options += [f'{part}_dataloader.dataset.pipeline.1.scale=(96,64)' for part in ('val', 'test')]
-    call('train', config, '--auto-scale-lr', '--cfg-options', *options)
+    scaled = ['--auto-scale-lr'] if toolbox == 'mmseg' else []
+    call('train', config, *scaled, '--cfg-options', *options)
     (weights,) = (tmp_path / f'work_dirs/{config.stem}').glob('*_1.pth')
     groups = torch.load(weights, weights_only=False)['optimizer']['param_groups']
     (rate,) = {one['initial_lr'] for one in groups}
