@@ -157,8 +157,9 @@ def test_links_to_the_masks_of_cityscapes(call, refused, capsys):
 
 
 def test_the_split_of_mmsegs_folders(call, capsys):
-    """``train`` and ``val`` are kept; of other names, every fifth image is for validation."""
-    for first, second, used in (('train', 'val', 7), ('training', 'validation', 8)):
+    """Also ADE20K's names are kept; of others, every fifth image is for validation."""
+    splits = (('train', 'val', 7), ('training', 'validation', 7), ('first', 'second', 8))
+    for first, second, used in splits:
         for i in range(10):
             folder = first if i < 7 else second
             write_pair(f'{first}{i}', cells(4, i), folder=f'{first}_data/{folder}')

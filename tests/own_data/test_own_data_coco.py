@@ -254,6 +254,8 @@ def test_categories_of_validation_are_matched_by_name(coco, table, refuse):
     coco.annotations[0]['category_id'] = 9
     coco.write('val.json')
     assert 'categories with objects that training lacks' in refuse(*arguments)
+    coco.categories[2]['name'] = 'Dog'
+    assert f'{coco.write("val.json")}: Dog (training has dog)' in refuse(*arguments)
 
 
 def test_images_without_objects_are_trained_on(coco, table, config):

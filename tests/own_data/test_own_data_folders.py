@@ -49,6 +49,11 @@ def test_the_folder_of_the_classes_is_named_if_one_above_is_given(photos, refuse
     assert wanted not in refuse('folders', photos.parent)
 
 
+def test_images_without_labels_are_refused(photos, refuse):
+    advice = 'and no labels: make a folder for each class, or name the format of the labels'
+    assert f'outside of <class>/, {advice}: {photos}/cat/cat0.png' in refuse(photos / 'cat')
+
+
 def test_damaged_images_are_refused(photos, refuse):
     (photos / 'cat/cat1.png').write_bytes((photos / 'cat/cat0.png').read_bytes()[:200])
     (photos / 'dog/dog3.png').write_bytes(b'')

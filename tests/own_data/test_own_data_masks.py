@@ -82,22 +82,34 @@ BLUE = [[0, 0, 0], [30, 20, 10]]  # BGR
 OTHER_PALETTE = (
     'value 0: (200, 0, 0) in {masks}/0.png, (0, 0, 90) in {masks}/3.png, value 1: (0, 0, 90) in'
 )
-GREY = 'its colours are compared with those of the masks, grey on'
+GREY = "no class, --ignore 255; else add line 3, such as 'NAME 255 255 255': value 255"
 TWO = 'masks of 0 and 255 have two classes; --ignore 255 leaves 255 out: '
 SAME_NAME = 'images of one name, whose masks cannot be told apart ... images/a.jpg ... images/a.png'
 TURNED = 'masks of the image before its EXIF rotation ... {images}/0.jpg ... masks/0.png'
-UNNAMED = 'values of masks without a name in {folder}/classes.txt ... value 9 (3 px, {masks}/2'
-RARE = 'values of fewer than 0.01% of the pixels ... value 2 (1 px,'
+UNNAMED = (
+    'values of masks without a name in {folder}/classes.txt: if they are no class, --ignore 9; else'
+    ' list ... value 9 (3 px, 0.02%, {masks}/2'
+)
+NO_MASK = 'images without a mask (a.png or a_mask.png for a.jpg): {images}/1.png'
+RARE = 'values of fewer than 0.01% of the pixels: if they are no class, --ignore 2; ... 2 (1 px,'
 # What is changed, options or the names of the classes, and words of the error.
 REFUSED = [
     # Pairs and sizes
-    (lambda m: m.remove('1.png'), '', 'images without a mask: {images}/1.png'),
+    (lambda m: m.remove('1.png'), '', NO_MASK),
     (lambda m: twice(m, 'a_mask.png'), '', SAME_NAME),
     (turned, '', TURNED),
     (lambda m: m.put('1.png', [0, 1], size=(10, 9)), '', 'masks of another size than their image'),
     # Values
-    (lambda m: m.put('1.png', [0, 300], dtype='uint16'), '', 'value 300 (1536 px, {masks}/1.png)'),
-    (lambda m: m.put('1.png', [0, 300], dtype='uint16'), 'a\nb\n', 'value 300 (1536 px, {masks}/1'),
+    (
+        lambda m: m.put('1.png', [0, 300], dtype='uint16'),
+        '',
+        '300 (1536 px, 10.00%, {masks}/1.png)',
+    ),
+    (
+        lambda m: m.put('1.png', [0, 300], dtype='uint16'),
+        'a\nb\n',
+        '300 (1536 px, 10.00%, {masks}',
+    ),
     (gap, '', 'refused 1 values with gaps ... the masks have 0, 1, 9, but no 2'),
     (gap, 'a\nb', UNNAMED),
     (lambda m: m.change('2.png', (3, 4), 2), '', RARE),
@@ -112,11 +124,15 @@ REFUSED = [
     (binary, 'a\n', 'names 1'),
     (binary, 'a 0 0 0\nb 9 9 9\n', GREY),
     (lambda m: m.fill([1, 0, 255, 255, 255]), '', 'most pixels have no class (255)'),
-    (lambda m: m.fill([0, 128, 255]), '', 'or each with its colour (NAME 9 9 9 is the value 9)'),
+    (lambda m: m.fill([0, 128, 255]), '', "values with gaps ... such as 'NAME 128 128 128': t"),
     # Names and colours
     (lambda m: None, 'a\na\n', 'each name once'),
     (lambda m: m.fill(BLUE), 'a 0 0 0\nb\n', 'a colour in all lines or in none'),
-    (lambda m: m.fill(BLUE), 'a\nb\n', 'colour (10, 20, 30) (7680 px, in 5 masks, most in '),
+    (
+        lambda m: m.fill(BLUE),
+        'a\nb\n',
+        '(10, 20, 30) (7680 px, 50.00%, in 5 masks, most in ',
+    ),
     (palette, 'blue 0 0 91\nred 200 0 0\n', 'colour (0, 0, 90) (10240 px'),
     (palettes, '', OTHER_PALETTE),
     (palettes, 'a\nb\n', OTHER_PALETTE),
@@ -132,6 +148,47 @@ def test_faults_are_refused(masks, refuse, change, options, words):
     places = dict(folder=masks.folder, images=masks.images, masks=masks.masks)
     assert has(line, words.format(**places))
     assert 'no mask has' not in line
+
+
+IGNORED = 'if they are no class, --ignore'
+BY_VALUE = "or give each line the value of its class, such as 'NAME 9 9 9'"
+TWO_GREYS = "2 3; else add lines 3 to 4, such as 'NAME 3 3 3': value 2"
+BLACK, RED, BROWN = (0, 0, 0), (0, 0, 200), (9, 8, 7)  # BGR
+# Values of the masks, names of the classes, and what the error says to do.
+CURES = [
+    ([0, 1, 2, 255], 'a\nb\n', f'{IGNORED} 2; else add line 3 to it: value 2 ('),
+    ([0, 1, 2, 3, 255], 'a\nb\n', f'{IGNORED} 2 3; else add lines 3 to 4 to it: value 2 ('),
+    (
+        [0, 1, 2, 3, 9],
+        'a\nb\nc\n--ignore 3',
+        f'{IGNORED} 3 9; else list the names of all values fr',
+    ),
+    ([0, 1, 9], 'a\nb\n', f'else list the names of all values from 0 to 9, {BY_VALUE}: value 9'),
+    ([0, 1, 2, 3], 'a 0 0 0\nb 1 1 1\n', f'{IGNORED} {TWO_GREYS}'),
+    (
+        [0, 1, 9],
+        'a 0 0 0\nb 9 9 9\n',
+        "add line 3, such as 'NAME 1 1 1'; if they are no class, also",
+    ),
+    (
+        [BLACK, RED, BROWN],
+        'a 0 0 0\nb 7 8 9\n',
+        "'NAME 200 0 0'; if they are no class, also --ignore 2:",
+    ),
+    ([BLACK, RED], 'a\nb\n', "give each line the colour of its class, such as 'NAME 200 0 0': "),
+    (
+        [0, 1, 9],
+        '',
+        f'from 0 to 9, {BY_VALUE}; if 9 is no class, --ignore 9: the masks have 0, 1, 9',
+    ),
+    ([0, 1, 4, 9], '--ignore 4', 'if 9 is no class, --ignore 4 9: '),
+]
+
+
+@pytest.mark.parametrize(('values', 'options', 'words'), CURES, ids=[row[-1] for row in CURES])
+def test_an_error_says_how_to_ignore_or_name_values(masks, refuse, values, options, words):
+    masks.fill(values)
+    assert words in ' '.join(refuse(*masks.given(options)).split())
 
 
 def test_jpeg_masks_are_refused_and_nothing_else(masks, refuse):
@@ -236,12 +293,21 @@ def test_each_mask_belongs_to_the_image_of_its_name(masks, table, refuse):
     for number in numbers:
         assert np.unique(masks.written(f'img_{number}.png')).tolist() == [number % 2], number
     masks.remove('img_1_mask.png')
-    assert f'images without a mask: {masks.images}/img_1.png' in refuse(*masks.arguments)
+    assert f'for a.jpg): {masks.images}/img_1.png' in refuse(*masks.arguments)
     for name in ('img_1-a', 'img_1_b'):
         masks.put(f'{name}.png', [1])
     assert 'img_1.png (img_1-a.png, img_1_b.png)' in refuse(*masks.arguments)
     photo(masks.images / 'img_1_b.png')
     assert_used(table(*masks.arguments), 5, 1)
+
+
+def test_folders_named_as_in_ade20k_are_the_split(masks, table):
+    for i in range(5):
+        for folder in (masks.images, masks.masks):
+            part = folder / ('training' if i < 2 else 'validation')
+            part.mkdir(exist_ok=True)
+            (folder / f'{i}.png').rename(part / f'{i}.png')
+    assert_used(table(*masks.arguments), 2, 3)
 
 
 def test_masks_that_are_left_over_are_skipped(masks, table):

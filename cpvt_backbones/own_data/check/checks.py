@@ -30,11 +30,10 @@ from ..dataset import (
     subset,
 )
 from ..read.files import (
-    TRAIN,
-    VALIDATION,
     ImageFacts,
     Size,
     equal_files,
+    find_split,
     inspect_images,
     path_problem,
 )
@@ -182,22 +181,23 @@ def split_names(
 ) -> tuple[list[str], list[str]]:
     """Split names into training and validation.
 
-    Names are split by folders named train and val, valid, validation or test. Otherwise every fifth
-    is for validation, of each class with ``labels``. Names in other folders beside train and val
-    are skipped.
+    Names are split by folders named train or training, and val, valid, validation or test.
+    Otherwise every fifth is for validation, of each class with ``labels``. Names in other folders
+    beside those two are skipped.
 
     Raises:
         InputError: A split would be empty.
     """
     names = sorted(names)
     first = {name: name.partition('/')[0].lower() for name in names}
-    for other in VALIDATION:
-        if {TRAIN, other} <= {*first.values()}:
-            for name in names:
-                if first[name] not in (TRAIN, other):
-                    report.add('skipped', f'images outside {TRAIN}/ and {other}/', name)
-            train = [name for name in names if first[name] == TRAIN]
-            return train, [name for name in names if first[name] == other]
+    folders = find_split(first.values())
+    if folders is not None:
+        training, validation = folders
+        for name in names:
+            if first[name] not in folders:
+                report.add('skipped', f'images outside {training}/ and {validation}/', name)
+        train = [name for name in names if first[name] == training]
+        return train, [name for name in names if first[name] == validation]
     if len(names) < 2:
         raise InputError(
             f'data: at least 2 images are needed, for training and validation, got {len(names)}'

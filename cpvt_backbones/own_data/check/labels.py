@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from cpvt_backbones.text import plain
+from cpvt_backbones.text import Spellings, plain
 
 from ..dataset import (
     ROUNDING,
@@ -133,6 +133,7 @@ def match_categories(splits: Sequence[Split], report: Report) -> None:
     """Give the categories of all splits the ids of the first split, by name."""
     categories = splits[0].coco['categories']
     ids = {category['name']: category['id'] for category in categories}
+    spellings = Spellings(ids)
     for split in splits[1:]:
         used = _used(split)
         new = {}
@@ -141,6 +142,8 @@ def match_categories(splits: Sequence[Split], report: Report) -> None:
             if category['name'] in ids:
                 new[category['id']] = ids[category['name']]
             elif category['id'] in used:
+                alike = spellings.find(category['name'])
+                where += f' (training has {alike})' if alike in ids else ''
                 report.add('refused', 'categories with objects that training lacks', where)
             else:
                 report.add('skipped', 'categories without objects that training lacks', where)

@@ -1,7 +1,7 @@
 """Rules for the values of masks: which are classes, and their names."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ SAMPLE = 20  # masks that are searched for instances and blurred edges
 EDGE_VALUES = 4  # minimum share of blurred masks
 MANY = 32  # share of values that a class map has in some square of 3 x 3 px
 MOST_IGNORED = 0.5  # share of all pixels with 255, unless --ignore 255 confirms it
-NAME_THEM = 'name all from 0 in --classes, or each with its colour (NAME 9 9 9 is the value 9)'
+SHOWN = 10  # values of an option
 
 
 @dataclass
@@ -48,11 +48,12 @@ class Values:
     missing: int = 0
 
     def describe(self, value: int) -> str:
-        """Format a value as ``value 9 (12 px, masks/3.png)``."""
+        """Format a value as ``value 9 (12 px, 0.03%, masks/3.png)``."""
         files = self.files[value]
         ((most, _),) = files.most_common(1)
         where = f'{most}' if len(files) == 1 else f'in {len(files)} masks, most in {most}'
-        return f'{name_of(value)} ({self.pixels[value]} px, {where})'
+        count = self.pixels[value]
+        return f'{name_of(value)} ({count} px, {self._part(count):.2%}, {where})'
 
     def share(self, value: int) -> str:
         """Format a value as ``value 9, 12.34% of the pixels``."""
@@ -60,7 +61,10 @@ class Values:
 
     def percent(self, count: int) -> str:
         """Format a number of pixels as ``12.34% of the pixels``."""
-        return f'{count / (self.pixels.total() + self.missing):.2%} of the pixels'
+        return f'{self._part(count):.2%} of the pixels'
+
+    def _part(self, count: int) -> float:
+        return count / (self.pixels.total() + self.missing)
 
 
 def name_of(value: int) -> str:
@@ -230,12 +234,12 @@ def compare_names(
     """Refuse values without a name; otherwise note names without a value."""
     known = {*order, *left_out} if named.colours else {*order, IGNORE, *left_out}
     unnamed = sorted({*values.pixels} - known)
-    reason = f'values of masks without a name in {named.file}'
-    if named.colours:
-        reason += ' (its colours are compared with those of the masks, grey ones with values)'
-    elif unnamed:
-        reason += f': {NAME_THEM}'
-    found = [('refused', reason, values.describe(value)) for value in unnamed]
+    found = []
+    if unnamed:
+        reason = (
+            f'values of masks without a name in {named.file}: {_cure(unnamed, named, left_out)}'
+        )
+        found = [('refused', reason, values.describe(value)) for value in unnamed]
     if [*order] == [0, IGNORE] and len(named.names) != 2:
         reason = 'masks of 0 and 255 have two classes; --ignore 255 leaves 255 out'
         found.append(('refused', reason, f'{named.file} names {len(named.names)}'))
@@ -248,23 +252,65 @@ def compare_names(
     ]
 
 
+def _cure(unnamed: Sequence[int], named: ClassNames, left_out: Collection[int]) -> str:
+    """Say how to leave out values without a name, which are sorted, or how to name them."""
+    first, last, count = unnamed[0], unnamed[-1], len(named.names)
+    end = count + len(unnamed)
+    lines = f'line {end}' if len(unnamed) == 1 else f'lines {count + 1} to {end}'
+    ignore = f'if they are no class, {_ignore({*unnamed, *left_out})}'
+    if named.colours:
+        name_them = f'add {lines}, such as {_line_of(last)!r}'
+        if count <= first and last < COLOUR:
+            return f'{ignore}; else {name_them}'
+        # Smaller numbers, and those of colours, mean lines.
+        return f'{name_them}; if they are no class, also {_ignore(range(count, end))}'
+    if last >= COLOUR:
+        return f'give each line the colour of its class, such as {_line_of(last)!r}'
+    is_next = last == end - 1
+    return f'{ignore}; else {f"add {lines} to it" if is_next else _how_to_name(last)}'
+
+
+def _how_to_name(last: int) -> str:
+    """Say how to name values of which the largest is ``last``."""
+    text = f'list the names of all values from 0 to {last}'
+    if last <= IGNORE:
+        text += f', or give each line the value of its class, such as {_line_of(last)!r}'
+    return text
+
+
+def _ignore(values: Iterable[int]) -> str:
+    """Return the option that leaves values out, shortened if there are many."""
+    texts = [str(value) for value in sorted(values)]
+    more = ' ...' if len(texts) > SHOWN else ''
+    return f'--ignore {" ".join(texts[:SHOWN])}{more}'
+
+
+def _line_of(value: int) -> str:
+    """Return a line of class names for a value or colour; a value is written as a grey colour."""
+    colour = rgb_of(value) if value >= COLOUR else (value,) * 3
+    return f'NAME {" ".join(map(str, colour))}'
+
+
 def refuse_unlikely_values(
     values: Values, order: Sequence[int], left_out: Collection[int]
 ) -> list[Finding]:
     """Refuse values with few pixels or none, although a higher value occurs."""
     refused = []
     total = values.pixels.total()
+    known = {*order} & {*values.pixels} - {*left_out}
     missing = [value for value in order if value not in values.pixels and value not in left_out]
     if missing:
-        found = ', '.join(str(value) for value in sorted(values.pixels))
-        reason = f'values with gaps: {NAME_THEM}; --ignore leaves values out'
-        refused.append(('refused', reason, f'the masks have {found}, but no {missing[0]}'))
-    known = {*order} & {*values.pixels} - {*left_out}
+        above = sorted(value for value in known if value > missing[0])
+        reason = f'values with gaps: in --classes, {_how_to_name(above[-1])}'
+        if len(above) == 1 and missing[0] > 1:
+            reason += f'; if {above[0]} is no class, {_ignore({*above, *left_out})}'
+        text = ', '.join(map(str, sorted(values.pixels)))
+        refused.append(('refused', reason, f'the masks have {text}, but no {missing[0]}'))
     rare = sorted(value for value in known if value and values.pixels[value] < RARE * total)
     for value in rare:
         reason = (
-            f'values of fewer than {RARE:.2%} of the pixels: name them in --classes, or leave'
-            ' them out by --ignore'
+            f'values of fewer than {RARE:.2%} of the pixels: if they are no class,'
+            f' {_ignore({*rare, *left_out})}; else name all values in --classes'
         )
         refused.append(('refused', reason, values.describe(value)))
     return refused
@@ -280,8 +326,8 @@ def refuse_nodata_class(
     found = []
     for value in sorted(values.nodata & {*order} - {*left_out}):
         reason = (
-            f'masks that declare a class as nodata: --ignore {value} leaves it out; named with its'
-            f' colour in --classes (NAME {value} {value} {value}), it is a class'
+            f'masks that declare a class as nodata: --ignore {value} leaves it out; in --classes,'
+            f' the line {_line_of(value)!r} makes it a class'
         )
         found.append(('refused', reason, values.describe(value)))
     return found
@@ -326,8 +372,8 @@ def refuse_palettes(facts: Mapping[Path, MaskFacts]) -> list[Finding]:
             if value < len(one.colours):
                 seen.setdefault(value, {}).setdefault(one.colours[value], path)
     reason = (
-        'values whose colours differ from palette to palette: name each class in --classes with its'
-        ' colour (NAME 128 64 0), or with its value (NAME 9 9 9 is the value 9)'
+        'values whose colours differ from palette to palette: in --classes, give each line the'
+        " colour of its class, such as 'NAME 128 64 0', or its value, such as 'NAME 9 9 9' for 9"
     )
     found = []
     for value, colours in seen.items():

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,9 @@ from cpvt_backbones.text import Spellings
 
 from ..dataset import Report, Split
 
-TRAIN = 'train'
-VALIDATION = (
-    'val',
-    'valid',
-    'validation',
-    'test',
-)  # folders of validation images; the first existing one is used
+# Folders of training and of validation images; the first existing ones are used.
+TRAIN, *_ = TRAINING = 'train', 'training'
+VALIDATION = 'val', 'valid', 'validation', 'test'
 # Usual names of folders, in lower case.
 IMAGE_FOLDERS = ('images', 'image', 'imgs', 'img', 'jpegimages', 'photos')
 MASK_FOLDERS = (
@@ -105,6 +102,12 @@ def _walk(folder: Path, report: Report, parents: Collection[str]) -> Iterator[Pa
             yield from _walk(path, report, (*parents, real))
         else:
             yield path
+
+
+def find_split(folders: Collection[str]) -> tuple[str, str] | None:
+    """Return the folders of training and of validation images among names in lower case."""
+    pairs = product(TRAINING, VALIDATION)
+    return next((pair for pair in pairs if {*pair} <= {*folders}), None)
 
 
 def is_image_folder(name: str) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from PIL import Image
 
 from ..dataset import Coco, Report, Split
-from .files import TRAIN, VALIDATION, files_in, is_image_folder, is_mask_folder, is_written
+from .files import files_in, find_split, is_image_folder, is_mask_folder, is_written
 
 # Folder names that may also be classes: 'mask' for people, 'image' for documents.
 MAYBE_CLASSES = ('mask', 'gt', 'image', 'images', 'photos')
@@ -19,22 +19,26 @@ def read_folders(folder: Path, report: Report) -> Split:
 
     Args:
         folder: Folder with ``<class>/*.jpg``, or with ``train/<class>/*.jpg`` and
-            ``val/<class>/*.jpg`` (or another folder of ``VALIDATION``).
+            ``val/<class>/*.jpg`` (or other folders of :func:`.find_split`).
         report: Receives images that are skipped or refused.
     """
     names = files_in(folder, report)
     tops = {name.partition('/')[0].lower() for name in names if '/' in name}
-    is_split = TRAIN in tops and bool(tops & {*VALIDATION})
+    is_split = find_split(tops) is not None
     depth = 1 if is_split else 0
     where = '<split>/<class>/' if is_split else '<class>/'
     # All images are in folders of the only folder.
     is_nested = len(tops) == 1 and all(name.count('/') > 1 for name in names)
+    advice = ''
+    if is_nested:
+        advice = f': give {folder}/{names[0].partition("/")[0]}'
+    elif not any(name.count('/') == depth + 1 for name in names):
+        advice = ', and no labels: make a folder for each class, or name the format of the labels'
     images: list[Coco] = []
     for name in names:
         folders = name.split('/')[:-1]
         if len(folders) != depth + 1:
             place = 'deeper than' if len(folders) > depth + 1 else 'outside of'
-            advice = f': give {folder}/{folders[0]}' if is_nested else ''
             report.add('refused', f'images {place} {where}{advice}', f'{folder}/{name}')
             continue
         images.append(dict(id=len(images) + 1, file_name=name, label=folders[depth]))

@@ -11,7 +11,7 @@ from rich.progress import track
 
 from ..dataset import Coco, Fault, Report, Split, box_of_outline, rle_of
 from .files import files_in, read_lines
-from .masks import COLOUR, GREY, IGNORE, NODATA, in_one_piece, pair_masks, read_mask
+from .masks import COLOUR, GREY, IGNORE, NODATA, WITHOUT_MASK, in_one_piece, pair_masks, read_mask
 
 NO_OBJECT = (0, COLOUR)  # black, as index and as colour
 # Index and colour of borders between objects, and of unlabelled pixels.
@@ -70,7 +70,7 @@ def read_instances(
         paths = found[picture]
         if not paths:
             if len(folders) > 1:
-                report.add('refused', 'images without a mask', f'{images}/{picture}')
+                report.add('refused', WITHOUT_MASK, f'{images}/{picture}')
             continue
         mask = str(next(iter(paths.values())))
         entries.append(

@@ -28,6 +28,7 @@ COLOUR_FIRST = re.compile(rf'{NUMBER}[\s,]+{NUMBER}[\s,]+{NUMBER}[\s,]+(.*\S)')
 IGNORE = 255  # class index of pixels without class
 COLOUR = 0x1000000  # added to a colour to distinguish it from a class index
 GREY = 0x10101  # step between grey colours
+WITHOUT_MASK = 'images without a mask (a.png or a_mask.png for a.jpg)'
 INDICES = 1 << 16  # class indices are smaller
 NODATA = INDICES  # code of pixels without data, whose value is not a class index
 # Pillow's modes with one number per pixel.
@@ -186,7 +187,7 @@ def pair_masks(
         elif not chosen and not required:
             continue
         elif not chosen:
-            report.add('refused', 'images without a mask', where)
+            report.add('refused', WITHOUT_MASK, where)
         elif len(chosen) > 1:
             report.add(
                 'refused', 'images with several masks', f'{where} ({", ".join(sorted(chosen))})'

@@ -12,7 +12,7 @@ from cpvt_backbones.errors import InputError
 from ..dataset import Report
 from .coco import LISTS, read_json, sample_names
 from .files import (
-    TRAIN,
+    TRAINING,
     VALIDATION,
     Listings,
     files_in,
@@ -157,7 +157,7 @@ def _coco_form(folder: Path, files: Sequence[Path]) -> Form:
     """Return the only JSON file, or those with the words train and val in their paths."""
     if len(files) == 1:
         return Form('coco', [files[0], images_of(files[0], folder)])
-    train = [file for file in files if TRAIN in _words(file, folder)]
+    train = [file for file in files if {*TRAINING} & _words(file, folder)]
     for other in VALIDATION:
         val = [file for file in files if other in _words(file, folder) and file not in train]
         if len(train) == len(val) == 1:
@@ -191,7 +191,7 @@ def images_of(file: Path, root: Path) -> Path:
     ]
     if file.parent in found:
         return file.parent
-    parts = {TRAIN, *VALIDATION}
+    parts = {*TRAINING, *VALIDATION}
     alike = [
         folder for folder in found if _words(folder, root) & parts == _words(file, root) & parts
     ]

@@ -137,7 +137,8 @@ def _names_of_folder(folder: Path) -> list[str]:
                 return read_lines(place / name)
     wanted = ' or '.join(('data.yaml', *NAME_FILES))
     raise FileNotFoundError(
-        f'data: no {wanted} with the names of the classes in the folder {str(folder)!r}'
+        f'data: no {wanted} with the names of the classes in the folder {str(folder)!r}; in'
+        ' classes.txt, each line has one name'
     )
 
 
@@ -344,7 +345,7 @@ def _read_line(line: str, size: Size, classes: int) -> tuple[Coco, list[float]]:
         reason = 'lines of neither CLASS X Y WIDTH HEIGHT nor CLASS X Y X Y X Y ...'
         raise Fault('refused', reason, f'{len(numbers)} numbers')
     if not numbers[0].is_integer() or not 0 <= numbers[0] < classes:
-        raise Fault('refused', f'classes outside 0 to {classes - 1}', words[0])
+        raise Fault('refused', f'classes outside 0 to {classes - 1}, which have names', words[0])
     if not is_inside:
         raise Fault('refused', 'coordinates outside 0 to 1', line[:40])
     width, height = size
