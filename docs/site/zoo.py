@@ -37,6 +37,7 @@ Development scores on small data sets; no network needed.
 ADVICE = {
     'COCO': """\
 **Take `retinanet_pvtv2_b2-coco`**, or `retinanet_pvtv2_b0-coco`, which is small, to train on a CPU.
+Scores of Swin-T, ResNet-50 and PyramidCPVT-S are the Twins paper's; mmdet has 36.5 for ResNet-50.
 Images of 800 x 1344 px.""",
     'COCO masks': """\
 **Take `eomt_large-coco_instance`**, at its authors' size of 640 px; ViTDet has 800 x
@@ -45,8 +46,16 @@ Images of 800 x 1344 px.""",
 **Take `eomt_small-coco_panoptic`**, or `eomt_large-coco_panoptic` if PQ counts more than time.
 Images of 640 px, or 1280 px if the name says so.""",
     'ADE20K': """\
-**Take `segmenter_vit_small-ade20k`**, or `eomt_large-ade20k` if mIoU counts more than time.
-Images of 512 x 512 px.""",
+**Take `segmenter_vit_small-ade20k`**, or `eomt_large-ade20k` if mIoU counts more than time. If you
+keep your UPerNet or Semantic FPN, take it with `twins_pcpvt_small`, which is PyramidCPVT-S.
+
+- **Time** of the peers and of these two models is from runs in which they took turns
+  ([UPerNet](benchmarks/upernet.csv), [Semantic FPN](benchmarks/semantic_fpn.csv)).
+- **Scores** are mmseg's, and for EoMT its authors'. UPerNet was trained on 32 crops per step with
+  `twins_pcpvt_small`, and on 16 with ResNet-50 and Swin-T. Peers with Semantic FPN have the Twins
+  paper's scores. It has 44.3 for PyramidCPVT-S there, and 46.2 for PyramidCPVT-S in UPerNet.
+
+Images of 512 x 512 px; mmseg tests at 512 px on the shorter side.""",
     'ADE20K panoptic': 'Images of 640 px.',
     'Cityscapes': 'Images of 1024 px.',
     'ImageNet-1k': """\
@@ -56,20 +65,14 @@ time. Images of 224 px, or 384 px if the name says so.""",
 # Score and millions of parameters of other backbones in mmpretrain: configs/resnet/metafile.yml and
 # configs/swin_transformer/metafile.yml.
 CLASSIFIERS = {'ResNet-50': ('76.55', '25.6'), 'Swin-T': ('81.18', '28.3')}
-# mIoU on ADE20K of mmseg's trainings of 160,000 steps, in its metafiles of configs/upernet,
-# configs/swin and configs/twins.
-UPERNET = {'ResNet-50': '42.05', 'Swin-T': '44.41', 'PyramidCPVT-S': '46.04'}
-# Above the models of ADE20K by name.
-SEGMENTORS = """\
-### ADE20K, beside other backbones
-
-A run of its own: the models took turns on two threads of an AMD EPYC
-([Semantic FPN](benchmarks/semantic_fpn.csv), [UPerNet](benchmarks/upernet.csv)). The image has
-512 x 512 px, as a crop of mmseg's training; its tests have 512 px on the shorter side. Scores of
-Semantic FPN are the Twins paper's. Those of UPerNet are mmseg's, of 160,000 steps: with
-PyramidCPVT-S a step has 32 crops, with the others 16.
-
-"""
+# mIoU on ADE20K of mmseg's trainings of 160,000 steps, in its metafiles of configs/upernet and
+# configs/swin.
+UPERNET = {'ResNet-50': '42.05', 'Swin-T': '44.41'}
+# Measurements in turns with the peers, by the name of the model with PyramidCPVT-S.
+IN_TURNS = {
+    'upernet_twins_pcpvt_small-ade20k': 'upernet',
+    'semantic_fpn_twins_pcpvt_small-ade20k': 'semantic_fpn',
+}
 SHIPPED_HEAD = """\
 | model | score | task, data | by | params, M | GMACs | image, px | licence |
 | --- | --- | --- | --- | ---: | ---: | --- | --- |
@@ -143,9 +146,8 @@ def published_table(part: str, published: dict[str, dict[str, Any]]) -> str:
     rows.sort(key=lambda cells: -float(cells[1] or 0))
     head = ['model', *metrics, 'ms', 'memory, MiB', 'params, M', 'licence']
     rule = ['---', *['---:'] * (len(metrics) + 3), '---']
-    more = segmentors() if part == 'ADE20K' else ''
     advice = f'{ADVICE.get(part, "")} {measured_on(entries)}'.rstrip()
-    return f'{more}### {part}\n\n{advice}\n\n{lines([head, rule, *rows])}\n'
+    return f'### {part}\n\n{advice}\n\n{lines([head, rule, *rows])}\n'
 
 
 def measured_on(entries: dict[str, dict[str, Any]]) -> str:
@@ -163,21 +165,6 @@ def measured_on(entries: dict[str, dict[str, Any]]) -> str:
 def processor(machine: str) -> str:
     """Processor of a row, such as ``'AMD EPYC'`` or ``'Intel Xeon'``."""
     return machine.partition(',')[0].replace('(R)', '').removesuffix(' Processor')
-
-
-def segmentors() -> str:
-    """Semantic FPN and UPerNet with this package's backbone and with others, measured in turns."""
-    mious = {name: row['miou'] for name, row in read_rows('twins_tables', 'backbone').items()}
-    rows = []
-    for model, file, scores in (
-        ('Semantic FPN', 'semantic_fpn', mious),
-        ('UPerNet', 'upernet', UPERNET),
-    ):
-        for name, costs in read_rows(file, 'backbone').items():
-            parameters = f'{int(costs["parameters"]) / 1e6:.1f}'
-            rows.append([f'*{model}, {name}*', scores[name], costs['ms'], costs['mib'], parameters])
-    head = ['model', 'mIoU', 'ms', 'memory, MiB', 'params, M']
-    return f'{SEGMENTORS}{lines([head, ["---", *["---:"] * 4], *rows])}\n'
 
 
 def published_model(name: str, entry: dict[str, Any], metrics: Sequence[str]) -> list[str]:
@@ -202,26 +189,35 @@ def published_model(name: str, entry: dict[str, Any], metrics: Sequence[str]) ->
 
 def price(name: str, about: str) -> dict[str, str] | None:
     """Measured row of a model that runs by name; ``None`` if it was not measured."""
+    if name in IN_TURNS:
+        return read_rows(IN_TURNS[name], 'backbone')['PyramidCPVT-S']
     backbone = about.removeprefix('RetinaNet with ').removesuffix(' on COCO')
     detector = read_rows('detectors', 'backbone').get(backbone)
     return detector or read_rows('published', 'name').get(name)
 
 
-def peers(data: str) -> list[tuple[str, list[str], list[str]]]:
+def peers(part: str) -> list[tuple[str, list[str], list[str]]]:
     """Names, scores and costs of what people have, and of this package's recipe to train."""
-    tables, detectors = read_rows('twins_tables', 'backbone'), read_rows('detectors', 'backbone')
-    if data == 'ImageNet-1k':
+    if part == 'ImageNet-1k':
         return [
             (f'*peer: {name}, mmpretrain*', [score], ['', '', parameters, 'Apache-2.0'])
             for name, (score, parameters) in CLASSIFIERS.items()
         ]
+    tables = read_rows('twins_tables', 'backbone')
+    fpn = {name: row['miou'] for name, row in tables.items() if name != 'PyramidCPVT-S'}
+    boxes = {name: row['box_ap'] for name, row in tables.items() if name != 'PVT-S'}
+    shown = {
+        'COCO': [('RetinaNet', 'detectors', boxes)],
+        'ADE20K': [('Semantic FPN', 'semantic_fpn', fpn), ('UPerNet', 'upernet', UPERNET)],
+    }
     rows = []
-    for name in ('ResNet-50', 'Swin-T', 'PyramidCPVT-S'):
-        role = '*to train: {}*' if name == 'PyramidCPVT-S' else '*peer: {}*'
-        costs = detectors[name]
-        if data == 'COCO':
-            shown = [costs['ms'], costs['mib'], f'{int(costs["parameters"]) / 1e6:.1f}', '']
-            rows.append((role.format(f'RetinaNet, {name}'), [tables[name]['box_ap']], shown))
+    for model, file, scores in shown.get(part, []):
+        measured = read_rows(file, 'backbone')
+        for name, score in scores.items():
+            role = 'to train' if name == 'PyramidCPVT-S' else 'peer'
+            costs = measured[name]
+            cells = [costs['ms'], costs['mib'], f'{int(costs["parameters"]) / 1e6:.1f}', '']
+            rows.append((f'*{role}: {model}, {name}*', [score], cells))
     return rows
 
 
