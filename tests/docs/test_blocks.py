@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mmengine.registry import MODELS
+from mmengine.registry import HOOKS, MODELS
 from pages import ROOT, blocks
 from PIL import Image
 from safetensors.torch import save_file
@@ -23,6 +23,7 @@ from cpvt_backbones.backbones.archs import HIERARCHICAL_ARCHS
 from cpvt_backbones.checkpoints import public_backbone
 from cpvt_backbones.checkpoints.conversion import public
 from cpvt_backbones.checkpoints.reading import finding
+from cpvt_backbones.engine import ResumableRunner
 
 COLUMN = dict(embed_dims=48, depth=2, num_heads=2, mlp_ratio=2.0)
 CLASSIFIER = 'cpvt_tiny_gap-imagenette'
@@ -185,6 +186,15 @@ def test_improve():
         'LocalVisBackend',
         'TensorboardVisBackend',
     ]
+
+
+def test_resume():
+    """The lines, and in place of the last one that with an interval."""
+    found = run('docs/resume.md')
+    assert found['custom_imports'] == dict(imports=['cpvt_backbones'])
+    assert found['runner_type'] == ResumableRunner.__name__
+    options = dict(found['default_hooks']['checkpoint'])
+    assert HOOKS.build(options).max_keep_ckpts == 2
 
 
 class InProcess:
