@@ -31,6 +31,10 @@ CLASSIFIER = 'cpvt_tiny_gap-imagenette'
 ELSEWHERE = {
     'docs/evidence.md': {'model = dict(': 'test_local_dinov3.py'},
     'docs/export.md': {"'classifier.onnx'": 'test_export_page.py'},
+    'docs/improve.md': {
+        "'out/maps/": 'test_example_masks.py',
+        'tta_pipeline = ': 'test_example_masks.py',
+    },
     'docs/own_data.md': {'categories = [': 'test_own_data_page.py'},
     'docs/mmdet.md': {
         '# my_detector.py': 'test_own_config.py',

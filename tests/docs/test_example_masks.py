@@ -1,5 +1,6 @@
 """docs/example_masks.md: its commands print such lines, and masks become what its table says."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -8,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from own_data_sets import class_folders
-from pages import ROOT, blocks, run_commands
+from pages import ROOT, SMALL, blocks, run_commands
 from PIL import Image
 
 from cpvt_backbones.analysis.training_time import TrainingTime
@@ -187,6 +188,50 @@ def test_the_scores_on_the_page_are_those_of_its_class_maps(monkeypatch):
         assert float(said) == pytest.approx(score, abs=0.006)
     (said,) = re.findall(r'^Iter\(test\) \[20/20\].* mIoU: ([\d.]+)', text, re.MULTILINE)
     assert float(said) == pytest.approx(scores.mean(), abs=0.006)
+
+
+def code_of_improve(part):
+    """The Python block of docs/improve.md that has this text."""
+    (code,) = (code for _, code in blocks('docs/improve.md') if part in code)
+    return code
+
+
+def test_the_confusion_matrix_of_docs_improve(capsys, monkeypatch):
+    """That of the stored class maps; its diagonal is the recall on the page."""
+    Path('mine/model/masks').mkdir(parents=True)
+    Path('out').mkdir()
+    Path('out/maps').symlink_to(ROOT / 'docs/evidence/cell_masks')
+    names = [path.stem for path in Path('out/maps').iterdir()]
+    Path('mine/model/val.txt').write_text('\n'.join(f'{name}.jpg' for name in names))
+    classes = (ROOT / 'demo/cell_masks/classes.txt').read_text().splitlines()
+    Path('mine/model/masks/classes.json').write_text(json.dumps(dict(classes=classes)))
+    for name in names:
+        mask = ROOT / f'demo/cell_masks/val/{name}.png'
+        Path(f'mine/model/masks/{name}.jpg.png').symlink_to(mask)
+    exec(compile(code_of_improve("'out/maps/"), 'docs/improve.md', 'exec'), {})
+    printed = capsys.readouterr().out
+    assert printed == code_of_improve('white cell  ')
+    (shown,) = (text for _, text in blocks(PAGE) if '|  IoU  |  Acc  |' in text)
+    recall = re.findall(r'([\d.]+) \|$', shown, re.MULTILINE)
+    matrix = np.array([line[20:].split() for line in printed.splitlines()], float)
+    assert matrix.diagonal() == pytest.approx([*map(float, recall)], abs=0.06)
+
+
+def test_the_commands_of_docs_improve_for_masks(call, capsys):
+    pytest.importorskip('mmseg')
+    for i in range(10):
+        write_pair(i, cells(3, i))
+    call('make_config', 'masks', 'images', 'masks', '--length', '2', '--out', 'mine/model.py')
+    call('train', 'mine/model.py', '--cfg-options', *SMALL)
+    run_commands(code_of_improve('--out out/maps'), call)
+    assert capsys.readouterr()
+    exec(compile(code_of_improve("'out/maps/"), 'docs/improve.md', 'exec'), {})
+    rows = [line[20:].split() for line in capsys.readouterr().out.splitlines()]
+    assert np.array(rows, float).sum(1) == pytest.approx([100] * 3, abs=0.2)
+    with Path('mine/model.py').open('a') as file:
+        file.write(code_of_improve('tta_pipeline = '))
+    call('test', 'mine/model.py', 'work_dirs/model/', '--tta', '--cfg-options', *SMALL)
+    assert 'mIoU: ' in ''.join(capsys.readouterr())
 
 
 def assert_is_an_estimate(line):
