@@ -240,12 +240,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(remark)
     if not args.no_estimate:
         print(about_time(args.out))
-    unit = 'epoch' if request.task == 'classifier' else 'iter'
     config = shlex.quote(str(args.out))
-    checkpoint = shlex.quote(f'{work_dir(args.out)}/{unit}_{settings.fields["length"]}.pth')
+    # Of its checkpoints, the commands take the best.
+    trained = shlex.quote(f'{work_dir(args.out)}/')
     out_dir = f' --out-dir {shlex.quote(f"out/{args.out.stem}")}'
     cli.print_next(
         f'{cli.command("train")} {config}',
-        f'{cli.command("test")} {config} {checkpoint}',
-        f'{cli.command("infer")} {config} {checkpoint} PHOTOS{out_dir}{settings.infer}',
+        f'{cli.command("test")} {config} {trained}',
+        f'{cli.command("infer")} {config} {trained} PHOTOS{out_dir}{settings.infer}',
     )

@@ -30,6 +30,7 @@ from .decide.settings import (
 from .decide.weights import (
     Pretrained,
     Published,
+    WholeModel,
     find_published,
     read_backbone,
     read_model,
@@ -232,14 +233,7 @@ def _write(
         pretrained=pretrained,
         published=whole,
     )
-    named = [begin.load_from, begin.model.get('backbone', {}).get('init_cfg')]
-    settings.remarks += [
-        f'starts from {name} (for non-commercial use: docs/models.md); others:'
-        ' --weights timm://twins_pcpvt_small.in1k and more names (docs/weights.md)'
-        for name in shipped_weights()
-        if name in named
-    ]
-    settings.remarks += [origin.remark for origin in (pretrained, whole) if origin is not None]
+    settings.remarks += _about_start(begin, pretrained or whole)
     anchors = None if published is None else published.anchors
     if anchors is not None:
         fields |= anchors
@@ -275,6 +269,22 @@ def _write(
         settings.remarks.append(GOES_ON)
     elif pretrained is not None and pretrained.rest:
         settings.remarks.append(f'not loaded from the weights: {pretrained.rest} ({fault})')
+
+
+def _about_start(begin: Start, weights: Pretrained | WholeModel | None) -> list[str]:
+    """Name the weights from which a training starts, and their licence."""
+    if weights is not None:
+        return [f'starts from {weights.remark}', f'note: {weights.licence}']
+    named = [begin.load_from, begin.model.get('backbone', {}).get('init_cfg')]
+    shipped = [name for name in shipped_weights() if name in named]
+    if not shipped:
+        return []
+    return [
+        f'starts from {shipped[0]}; others: --weights timm://twins_pcpvt_small.in1k and more names'
+        ' (docs/weights.md)',
+        'note: these weights, and models trained from them, are for non-commercial use'
+        ' (docs/own_data.md#may-i-publish-the-model-or-use-it-commercially)',
+    ]
 
 
 def _prepare(

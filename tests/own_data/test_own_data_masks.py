@@ -301,6 +301,22 @@ def test_each_mask_belongs_to_the_image_of_its_name(masks, table, refuse):
     assert_used(table(*masks.arguments), 5, 1)
 
 
+@pytest.mark.parametrize('side', [6, 8])
+def test_classes_of_few_pixels_are_noted_with_the_page_about_them(masks, table, side):
+    """6 x 6 of 48 x 64 px are 1.2 %."""
+    for i in range(5):
+        masks.put(f'{i}.png', [0, 1, 1])
+        masks.change(f'{i}.png', (slice(side), slice(side)), 2)
+    printed = table(*masks.given('a\nb\nc\n'))
+    rare = 'note: less than 1.5% of the pixels each: c; such classes stayed at an IoU of 0 in our'
+    assert (rare in printed) == (side == 6)
+    for line in (
+        'starts from semantic_fpn_cpvt_tiny_gap-camvid; others: --weights',
+        'note: these weights, and models trained from them, are for non-commercial use (docs/own',
+    ):
+        assert f'\n{line}' in printed
+
+
 def test_folders_named_as_in_ade20k_are_the_split(masks, table):
     for i in range(5):
         for folder in (masks.images, masks.masks):

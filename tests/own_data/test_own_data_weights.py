@@ -371,7 +371,10 @@ def test_a_config_from_eomt(call, data, tmp_path, capsys):
     assert head.num_classes == len(classes) and head.ignore_index == 255
     assert cfg.load_from == cfg.published_model == 'eomt_large-ade20k'
     assert not any('MaskAnnealing' in hook['type'] for hook in cfg.get('custom_hooks', ()))
-    assert 'trunk, neck and heads of eomt_large-ade20k (licence: mit' in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert '\nstarts from trunk, neck and heads of eomt_large-ade20k; classes that keep' in printed
+    licences = 'is mit, of the weights that it was trained from apache-2.0\n'
+    assert f'\nnote: the licence of eomt_large-ade20k {licences}' in printed
 
 
 @pytest.fixture

@@ -24,6 +24,10 @@ SIDES = 320, 640  # px, minimum and maximum of an image's longer side
 CLASS_MAP_SIDE = 480  # px, maximum of a segmentor's longer side, and of its crops from tiles
 # px of a segmentor's thinnest class, below which tiles are cut: the finest stride
 TOO_THIN = 4
+# Share of the pixels: classes with less stayed at an IoU of 0 in the short trainings on streets of
+# docs/example_masks.md.
+RARE = 0.015
+SHOWN = 10  # classes
 VANISHING = 4  # px of an object in training, below which a remark names it: half the finest stride
 DETECTIONS = 100  # of an image, in mmdet's configs
 SHRUNK = 0.8  # share of the width in the images: tiles gain little for classes that keep more
@@ -357,7 +361,10 @@ def map_settings(
         widths += f', {thin.seen:.1f} px'
         if not side and thin.seen < min(TOO_THIN, SHRUNK * thin.own):
             why = f'{widths} if shrunk to {max(scale)} px'
-        remarks.append(f'{widths} in training (images of {max(scale)} px)')
+        widths += f' in training (images of {max(scale)} px)'
+        if thin.seen < TOO_THIN:
+            widths += f', less than the finest stride of the backbone, {TOO_THIN} px'
+        remarks.append(widths)
     tiles: list[Tiles] = []
     if why:
         tiles = _tiles_for_crops(splits, maps, suffix)
@@ -366,11 +373,27 @@ def map_settings(
         fields = dict(is_tiled=True, scale=side_of_crop, crop=side_of_crop)
         remarks = [f'{why}: {about_tiles(splits[0])}, in crops of {CLASS_MAP_SIDE} px']
         infer = options_of_tiles(CLASS_MAP_SIDE, CLASS_MAP_SIDE // 4)
+    remarks += note_rare(maps)
     if maps.missing:
         share = f'{maps.missing:.2%}'
         remarks.append(f'pixels without data in the images: {share}; they have no class')
     fields['length'] = iterations(splits[0])
     return Settings(splits, maps.classes, fields, about, remarks, infer, tiles)
+
+
+def note_rare(maps: ClassMaps) -> list[str]:
+    """Name classes that a short training may not learn, because they have few pixels."""
+    areas = np.sum([areas for areas, _ in maps.counts], axis=0)
+    shares = areas[: len(maps.classes)] / areas.sum()
+    rare = [name for name, share in zip(maps.classes, shares, strict=True) if 0 < share < RARE]
+    if not rare:
+        return []
+    more = ', ...' if len(rare) > SHOWN else ''
+    return [
+        f'note: less than {RARE:.1%} of the pixels each: {", ".join(rare[:SHOWN])}{more}; such'
+        ' classes stayed at an IoU of 0 in our short training on streets:'
+        ' docs/example_masks.md#if-a-class-stays-at-0'
+    ]
 
 
 def _crop_side(side: int) -> int:

@@ -117,6 +117,12 @@ class Pretrained:
     normalisation: Normalisation | None = None
 
     @property
+    def licence(self) -> str:
+        """Line about the licence."""
+        weights = self.arguments['init_cfg']
+        return f'the licence of {weights} applies (of public weights: docs/weights.md)'
+
+    @property
     def is_plain(self) -> bool:
         """``True`` for a ViT, ``False`` for a pyramid."""
         return self.arguments['type'] in PLAIN
@@ -157,7 +163,7 @@ def read_backbone(task: str, weights: str, *, in_channels: int = 3) -> Pretraine
         fault = f'{weights!r} cannot be used ({str(error).rstrip(".")})'
         raise InputError(f'--weights: {fault}; accepted are {ACCEPTED}') from error
     arguments['init_cfg'] = weights
-    remark = f'backbone of {weights}, whose licence applies (of public weights: docs/weights.md)'
+    remark = f'the backbone of {weights}'
     old, new = (one.get('patch_size', 16) for one in (described, arguments))
     if old != new:
         remark += f'; its patches of {old} px are fitted to {new} px'
@@ -361,6 +367,13 @@ class WholeModel:
     remark: str
 
     @property
+    def licence(self) -> str:
+        """Line about the licence."""
+        own, _, start = published_weights()[self.name].license.partition('; starts from ')
+        text = f'the licence of {self.name} is {own}'
+        return f'{text}, of the weights that it was trained from {start}' if start else text
+
+    @property
     def is_plain(self) -> bool:
         """``True`` for a ViT, ``False`` for a pyramid."""
         return self.model['backbone']['type'] in PLAIN
@@ -495,8 +508,7 @@ def without_classes(node: Any) -> Any:
 def read_model(published: Published, classes: Sequence[str]) -> WholeModel:
     """Return the model of a published config with heads for other classes."""
     model, beside = _model_of(published.config, len(classes))
-    licence = published_weights()[published.name].license
-    remark = f'trunk, neck and heads of {published.weights} (licence: {licence})'
+    remark = f'trunk, neck and heads of {published.weights}'
     if published.anchors is None:
         theirs = published_classes(published.name) or ()
         kept = [one for one in classes if one in theirs]
