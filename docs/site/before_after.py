@@ -113,15 +113,20 @@ def photograph(
     axis.axis('off')
 
 
+def colour(sheet: Sheet, x: float, y: float, label: str, size: float) -> float:
+    """Write a class with its colour; returns the x behind it."""
+    axis = sheet.axis(x, y - 11, 14, 14)
+    style = dict(facecolor=CELL_COLOURS[label], edgecolor=sheet.ink, linewidth=1)
+    axis.add_patch(Rectangle((0, 0), 1, 1, **style))
+    axis.axis('off')
+    sheet.write(x + 19, y, label, size)
+    return x + 29 + 0.55 * size * len(label)
+
+
 def colours(sheet: Sheet, x: float, y: float, size: float) -> float:
-    """Write the classes with their colours; returns the x behind them."""
+    """Write the classes with their colours beside each other; returns the x behind them."""
     for label in ('red cell', 'white cell'):
-        axis = sheet.axis(x, y - 11, 14, 14)
-        style = dict(facecolor=CELL_COLOURS[label], edgecolor=sheet.ink, linewidth=1)
-        axis.add_patch(Rectangle((0, 0), 1, 1, **style))
-        axis.axis('off')
-        sheet.write(x + 19, y, label, size)
-        x += 29 + 0.55 * size * len(label)
+        x = colour(sheet, x, y, label, size)
     return x
 
 

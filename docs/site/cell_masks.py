@@ -79,42 +79,49 @@ def coloured(name: str, classes: np.ndarray | None) -> np.ndarray:
 def rows() -> dict[str, str]:
     """Photographs of the picture, and what is said of them."""
     worst, *_, best = names()
-    texts = {best: f'The best of {len(names())} photographs', worst: 'The worst'}
+    texts = {best: f'Best of {len(names())} photographs', worst: 'Worst'}
     return {name: f'{text}: mIoU {iou([name]).mean():.1f}' for name, text in texts.items()}
 
 
-def panels(sheet: Sheet, name: str, titles: list[str], left: int, top: int, side: int) -> None:
-    """Draw a photograph, its mask and the prediction beside each other, as the titles say."""
+TITLES = 'Photograph', 'Mask', 'Predicted'
+
+
+def panel(sheet: Sheet, name: str, title: str, x: float, y: float, side: int) -> None:
+    """Draw a photograph, or its mask or prediction on it, as the title says."""
     shown = {'Photograph': None, 'Mask': read(MASKS / 'val', name), 'Predicted': read(MAPS, name)}
-    for place, title in enumerate(titles):
-        axis = sheet.axis(left + place * (side + left), top, side, side)
-        axis.imshow(coloured(name, shown[title]))
-        axis.axis('off')
+    axis = sheet.axis(x, y, side, side)
+    axis.imshow(coloured(name, shown[title]))
+    axis.axis('off')
 
 
 def draw(theme: str) -> Figure:
     """Two photographs with their masks and predictions, for a page."""
-    titles = ['Photograph', 'Mask', 'Predicted']
     sheet = Sheet(830, 632, theme)
-    for place, title in enumerate(titles):
+    for place, title in enumerate(TITLES):
         sheet.write(14 + 272 * place, 28, title, 16, weight='bold')
     for place, (name, text) in enumerate(rows().items()):
-        panels(sheet, name, titles, 14, 40 + 294 * place, 258)
+        for column, title in enumerate(TITLES):
+            panel(sheet, name, title, 14 + 272 * column, 40 + 294 * place, 258)
         sheet.write(14, 318 + 294 * place, text, 13)
     before_after.colours(sheet, 656, 28, 13)
     return sheet.figure
 
 
 def draw_narrow(theme: str) -> Figure:
-    """The same for a phone, without the photographs alone."""
-    titles = ['Mask', 'Predicted']
-    sheet = Sheet(358, 448, theme)
-    for place, title in enumerate(titles):
-        sheet.write(8 + 175 * place, 26, title, 15, weight='bold')
+    """The same for a phone, each photograph above its prediction."""
+    sheet = Sheet(358, 806, theme)
     for place, (name, text) in enumerate(rows().items()):
-        panels(sheet, name, titles, 8, 36 + 202 * place, 167)
-        sheet.write(8, 222 + 202 * place, text, 12)
-    before_after.colours(sheet, 8, 440, 12)
+        top = 408 * place
+        for index, title in enumerate(TITLES):
+            x, y = 8 + 175 * (index % 2), top + 24 + 196 * (index // 2)
+            sheet.write(x, y - 6, title, 14, weight='bold')
+            panel(sheet, name, title, x, y, 167)
+        first, _, score = text.partition(': ')
+        sheet.write(183, top + 290, f'{first}:', 13)
+        sheet.write(183, top + 308, score, 13)
+        for row, label in enumerate(CELL_COLOURS):
+            if label in CLASSES:
+                before_after.colour(sheet, 183, top + 334 + 22 * row, label, 13)
     return sheet.figure
 
 
