@@ -545,5 +545,7 @@ def test_the_backbone_is_loaded_once(call, data, task):
 def test_the_shipped_default_is_named_with_its_terms(task, name, data, table):
     pytest.importorskip(TASKS[task])
     labels = data(task)
-    assert f'starts from {name} (for non-commercial use: ' in table(*labels)
+    printed = table(*labels)
+    assert f'\nstarts from {name}; others: --weights' in printed
+    assert '\nnote: these weights, and models trained from them, are for non-commercial' in printed
     assert 'starts from' not in table(*labels, '--weights', 'none')
