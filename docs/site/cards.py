@@ -203,24 +203,25 @@ def limits(card: Card) -> tuple[int, int]:
 
 
 def draw(name: str, theme: str) -> Figure:
-    """Predictions at one and two times the test scale, and the curve of the card."""
+    """Predictions at the test scale and the largest good size, and the curve of the card."""
     ground, ink, *_ = THEMES[theme]
     card = read_card(name)
     side = find_shipped(name).sizes['side']
     first = next(score.width for score in card.scores if score.width >= side)
+    widths = first, max(score.width for score in card.scores if score.is_good)
     height, across = example_of(name).image.shape[:2]
     figure = Figure(figsize=(4.8, 4.8), layout='constrained', facecolor=ground)
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
     above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
     above.suptitle(TITLES[card.metric][0], color=ink)
-    axes = above.subplots(1, 2, width_ratios=(1, 2))
-    for axis, width in zip(axes, (first, 2 * first), strict=True):
+    axes = above.subplots(1, 2, width_ratios=widths)
+    for axis, width in zip(axes, widths, strict=True):
         text = show(axis, name, width)
         axis.set_anchor('S')
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
         pixels = f'{width} x {round(width * height / across)} px'
         axis.set_xlabel(f'{pixels}\n{text}'.strip(), color=ink)
-    explain(axes[0], name, (first, 2 * first), ink)
+    explain(axes[0], name, widths, ink)
     plot(below.subplots(), card, theme)
     return figure

@@ -306,6 +306,7 @@ def read_model(config: str) -> Config:
     cfg.model.backbone.init_cfg = None
     if 'data_preprocessor' in cfg:  # mmpretrain keeps it beside the model
         cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)
+    cfg.model.data_preprocessor.pop('test_cfg', None)  # an image of its own size, without samples
     return cfg
 
 

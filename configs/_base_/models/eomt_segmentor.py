@@ -3,6 +3,7 @@
 _base_ = './segmentor.py'
 model = dict(
     type='EoMTSegmentor',
+    data_preprocessor=dict(test_cfg=None),  # the head maps each cell to its own pixels
     backbone=dict(
         type='CPVT',
         arch=dict(embed_dims=1024, depth=24, num_heads=16, mlp_ratio=4.0),
