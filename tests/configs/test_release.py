@@ -1,6 +1,8 @@
 """Version, date and licences say the same wherever they stand."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import yaml
@@ -18,6 +20,19 @@ def test_version_and_date():
     newest = re.search(r'^## (\S+) \((.+)\)$', changelog, re.MULTILINE)
     assert newest.groups() == (__version__, citation['date-released'].isoformat())
     assert citation['version'] == __version__
+
+
+def test_the_wheel_is_tried_with_the_configs_of_the_readme():
+    script = (ROOT / '.ci/try_wheel').read_text(encoding='utf-8')
+    (function,) = re.findall(r'^block\(\) .+$', script, re.MULTILINE)
+    toolboxes = re.findall(r'^ +block (\w+) >', script, re.MULTILINE)
+    assert toolboxes == ['mmdet', 'mmseg']
+    readme = (ROOT / 'README.md').read_text(encoding='utf-8')
+    for toolbox in toolboxes:
+        command = f'set -euo pipefail\nroot={shlex.quote(str(ROOT))}\n{function}\nblock {toolbox}'
+        done = subprocess.run(['bash', '-c', command], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(f"_base_ = '{toolbox}::")
+        assert f'```python\n{done.stdout}```\n' in readme
 
 
 def test_the_licence_of_the_code():
