@@ -105,6 +105,7 @@ def check_keywords(
     *,
     positional: Any = (),
     advice_on: Mapping[str, str] | None = None,
+    listed_only: bool = False,
 ) -> None:
     """Check that a function has arguments of these names.
 
@@ -114,14 +115,16 @@ def check_keywords(
         given: Names of the keywords.
         positional: Names of arguments that users do not pass.
         advice_on: Advice by name of a keyword.
+        listed_only: Refuse names that a function takes by ``**kwargs`` only.
 
     Raises:
         TypeError: There is no such argument; the message has a similar one, or all.
     """
     parameters = inspect.signature(function).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+    rest = [name for name, one in parameters.items() if one.kind is one.VAR_KEYWORD]
+    if rest and not listed_only:
         return
-    accepted = [name for name in parameters if name not in positional]
+    accepted = [name for name in parameters if name not in (*positional, *rest)]
     for name in given:
         if name not in accepted:
             advice = (

@@ -37,7 +37,7 @@ from .resuming import (
 from .runner import ResumableRun
 from .saving import delete_checkpoint, save_durably
 from .seeding import random_state, set_random_state
-from .training_checks import check_weights
+from .training_checks import check_options, check_weights
 
 EXIT_PREEMPTED = 75
 """Exit code of a training that SIGTERM or SIGINT ended: EX_TEMPFAIL of sysexits.h."""
@@ -87,6 +87,7 @@ class DurableCheckpointHook(CheckpointHook):
     Raises:
         ValueError: Raised before the training if another process uses the work directory, or if no
             checkpoint in it can be read (with ``resume=True``).
+        TypeError: ``CheckpointHook`` has no argument of this name.
 
     Examples:
         ```python
@@ -107,6 +108,7 @@ class DurableCheckpointHook(CheckpointHook):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        check_options(self)
         self._signal: int | None = None
         self._handlers: dict[int, Any] = {}
         self._lock: FileLock | None = None
@@ -260,7 +262,7 @@ class DurableCheckpointHook(CheckpointHook):
             # With the obsolete ones: a run that is killed before deleting them does so on resume.
             runner.message_hub.update_info('keep_ckpt_ids', steps)
             self.keep_ckpt_ids = deque(steps[-self.max_keep_ckpts :])
-        self._save(runner, name, meta, by_epoch=self.by_epoch, **self.args)
+        self._save(runner, name, meta, by_epoch=self.by_epoch)
         self._saved_iter = meta['iter']
         self._delete_files((*obsolete, INTERRUPTED))
 
@@ -271,16 +273,18 @@ class DurableCheckpointHook(CheckpointHook):
         meta: dict[str, Any],
         *,
         by_epoch: bool = False,
-        **options: Any,
     ) -> None:
         """Save a checkpoint with the random states, then point ``last_checkpoint`` to it."""
         self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         self._note_state(runner, meta)
-        options |= dict(
-            save_optimizer=self.save_optimizer, save_param_scheduler=self.save_param_scheduler
+        options = dict(
+            save_optimizer=self.save_optimizer,
+            save_param_scheduler=self.save_param_scheduler,
+            meta=meta,
+            by_epoch=by_epoch,
+            backend_args=self.backend_args,
         )
-        options |= dict(meta=meta, by_epoch=by_epoch, backend_args=self.backend_args)
         save = runner.save_checkpoint
         if not isinstance(runner, ResumableRun):
             save = partial(save_durably, save, together=True)

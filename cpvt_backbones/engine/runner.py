@@ -7,6 +7,7 @@ builds it. ``cpvt train`` also uses it for configs without ``runner_type``.
 from typing import Any
 
 from mmengine.dist import master_only
+from mmengine.hooks import CheckpointHook
 from mmengine.optim import OptimWrapper
 from mmengine.registry import LOOPS, RUNNERS
 from mmengine.runner import (
@@ -27,7 +28,7 @@ from .prediction_by_size import TestLoopBySize, ValLoopBySize
 from .resuming import PROGRESS, Schedule, resume_data, samples_per_iteration, shown_rates
 from .saving import save_durably
 from .seeding import SeededBatches, SeededIterLoop, with_seeded_batches
-from .training_checks import TrainingCheckHook
+from .training_checks import TrainingCheckHook, check_options
 from .workers import fit_to_workers, named_shared_memory, share_batches, shield_workers
 
 _LOOPS = {
@@ -45,6 +46,7 @@ class ResumableRun(_Runner):
     | method | what it adds to mmengine's |
     | --- | --- |
     | ``register_hooks`` | puts :class:`TrainingCheckHook` first |
+    | ``register_hooks`` | refuses unknown options of a checkpoint hook |
     | ``train``, ``val``, ``test`` | explain errors of workers without shared memory |
     | ``train`` | releases the hooks if the training fails |
     | ``build_dataloader`` | random numbers of an image depend on seed, rank and iteration only |
@@ -66,9 +68,16 @@ class ResumableRun(_Runner):
     _seeded_by_run: list[Any] = []
 
     def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
-        """Register the hooks of a config after the checks, which see a checkpoint first."""
+        """Register the hooks of a config after the checks, which see a checkpoint first.
+
+        Raises:
+            TypeError: A checkpoint hook has an unknown option.
+        """
         self.register_hook(TrainingCheckHook())
         super().register_hooks(default_hooks, custom_hooks)
+        for hook in self.hooks:
+            if isinstance(hook, CheckpointHook):
+                check_options(hook)
 
     def train(self) -> Any:
         """Train; call ``release`` of the hooks at the end, also after an error."""

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import BaseLoop, Runner
 from torch import nn
 
@@ -18,6 +18,7 @@ from cpvt_backbones.checkpoints import (
     warn_of_other_normalisation,
 )
 from cpvt_backbones.checkpoints.classes import SAME_CLASSES, class_difference, stored_meta
+from cpvt_backbones.checks import check_keywords
 from cpvt_backbones.errors import InputError
 from cpvt_backbones.toolboxes import check_neck, dicts_of, published_classes
 
@@ -111,6 +112,17 @@ class TrainingCheckHook(Hook):
             f'{_images(data_batch)}; the checkpoints in {runner.work_dir!r} are kept; '
             'lower the learning rate, or clip the gradients (optim_wrapper.clip_grad)'
         )
+
+
+def check_options(hook: CheckpointHook) -> None:
+    """Refuse unknown options of a checkpoint hook.
+
+    mmengine's hook passes them to the first save, which fails after the time of its interval.
+
+    Raises:
+        TypeError: There is an unknown option.
+    """
+    check_keywords(type(hook).__name__, CheckpointHook, hook.args, listed_only=True)
 
 
 def _named_weights(runner: Runner) -> list[str]:

@@ -245,6 +245,21 @@ def test_the_log_says_how_long_it_trains_and_from_which_weights(
     assert f'length: {said}' in lines and 'weights: none, random initialisation' in lines
 
 
+@pytest.mark.parametrize(
+    ('option', 'advice'),
+    [('max_keep_ckpt', "; did you mean 'max_keep_ckpts'?"), ('ema', '; accepted are interval, ')],
+)
+@pytest.mark.parametrize('kind', ['CheckpointHook', 'DurableCheckpointHook'])
+def test_a_misspelt_option_of_checkpoints_ends_a_training_before_it_begins(
+    kind, option, advice, classifier, tmp_path, refused
+):
+    """mmengine's hook keeps it for the first save, which fails."""
+    hook = f'default_hooks.checkpoint.{option}=2', f'default_hooks.checkpoint.type={kind}'
+    line = refused('train', classifier, '--work-dir', tmp_path / 'work', '--cfg-options', *hook)
+    assert line.startswith(f'error: {kind} has no argument {option!r}{advice}')
+    assert 'kwargs' not in line
+
+
 def test_a_full_disk_names_the_checkpoint(classifier, tmp_path, refused, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, 'No space left on device')
