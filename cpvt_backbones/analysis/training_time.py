@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import islice
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import torch
@@ -19,14 +19,17 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.runner import Runner
 from mmengine.utils.dl_utils import set_multi_processing
 
+from cpvt_backbones.engine.time_left import (
+    LIMIT,
+    MOST,
+    count_validations,
+    format_range,
+    time_range,
+)
 from cpvt_backbones.engine.workers import fit_to_workers, share_batches
 
 from .complexity import build_model
 from .memory import synchronize
-
-LIMIT = 12.0  # s of training steps; a third of it for validation
-MOST = 50  # timed steps
-LEAST_SPREAD = 0.1  # share of the time by which the load of a machine changes it
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,9 @@ class TrainingTime:
     @property
     def about(self) -> str:
         """Describe the time and how it was measured."""
-        units = dict(days=86400, h=3600, min=60, s=1)
-        unit = next((name for name in units if self.high >= 1.5 * units[name]), 's')
-        ends = (self.low / units[unit], self.high / units[unit])
-        low, high = (f'{end:.1f}' if end < 9.95 else f'{end:.0f}' for end in ends)
-        span = high if low == high else f'{low} to {high}'
+        span = format_range(self.low, self.high)
         steps = '1 step' if self.steps == 1 else f'{self.steps} steps'
-        return f'about {span} {unit} with validation on this machine ({self.machine}), by {steps}'
+        return f'about {span} with validation on this machine ({self.machine}), by {steps}'
 
 
 def estimate_training(
@@ -62,12 +61,12 @@ def estimate_training(
 ) -> TrainingTime:
     """Estimate the time of a training from real steps, with its data loaders and batches.
 
-    The weights are random, so nothing is downloaded. The range is two standard errors of the mean
-    step, and at least 10 %, to either side.
+    The weights are random, so nothing is downloaded. The range is that of :func:`time_range`.
 
     Args:
         cfg: Config of a training, from :func:`read_config`.
-        limit: Seconds after which no further training step starts; at least two do.
+        limit: Seconds after which no further training step starts; at least two do. A third of it
+            is for validation.
         clock: Function that returns the time in s.
 
     Raises:
@@ -105,19 +104,23 @@ def estimate_training(
         by_epoch = 'max_epochs' in cfg.train_cfg
         length = cfg.train_cfg['max_epochs' if by_epoch else 'max_iters']
         seconds = mean(times) * length * (len(loader) if by_epoch else 1)
-        passes = length // cfg.train_cfg.get('val_interval', 1)
+        passes = count_validations(
+            0,
+            length,
+            interval=cfg.train_cfg.get('val_interval', 1 if by_epoch else 1000),
+            begin=cfg.train_cfg.get('val_begin', 1),
+        )
         if passes and cfg.get('val_dataloader'):
             model.eval()
             loader = _build_loader(cfg.val_dataloader)
             with torch.no_grad():
                 seconds += passes * len(loader) * mean(times_of(loader, model.val_step, limit / 3))
-    error = stdev(times) / len(times) ** 0.5 if len(times) > 1 else mean(times) / 4
-    spread = max(LEAST_SPREAD, 2 * error / mean(times)) * seconds
+    low, high = time_range(times, seconds)
     threads = torch.get_num_threads()
     machine = f'{threads} CPU {"thread" if threads == 1 else "threads"}'
     if device == 'cuda':
         machine = torch.cuda.get_device_name()
-    return TrainingTime(max(0.0, seconds - spread), seconds + spread, len(times), machine)
+    return TrainingTime(low, high, len(times), machine)
 
 
 def _build_loader(options: Any) -> Any:

@@ -18,7 +18,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import MMLogger, print_log
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, OPTIM_WRAPPERS, RUNNERS
-from mmengine.runner import EpochBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, FlexibleRunner, Runner
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from torch import distributed, nn
 
@@ -42,6 +42,7 @@ from cpvt_backbones.toolboxes import DRAWING_HOOK, Toolbox, check_model, dicts_o
 from .class_names import check_folders, check_runner_classes
 from .curves import LossCurveHook
 from .runner import ResumableRunner
+from .time_left import TimeLeftHook
 from .training_checks import TrainingCheckHook, check_heads
 
 REMOTE = ('timm://', 'hf://', 'mmpretrain://', 'https://', 'http://')
@@ -90,6 +91,8 @@ def train(
             runner.register_hook(TrainingCheckHook())
         runner.register_hook(SummaryHook())
         runner.register_hook(LossCurveHook())
+    if isinstance(runner, (Runner, FlexibleRunner)):
+        runner.register_hook(TimeLeftHook())
     with _progress_bar(runner) if progress else nullcontext():
         runner.train()
     return runner

@@ -1,6 +1,7 @@
-"""The estimate of a training's time: real steps, on a clock that images and steps set forward."""
+"""What a person is told of a training's time: real steps, on a clock that images and steps set."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -8,9 +9,11 @@ from mmengine.dataset import BaseDataset
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from tiny import only
-from tiny_configs import TASKS, parsed
+from tiny_configs import TASKS, classification, parsed
 
 from cpvt_backbones.analysis.training_time import TrainingTime, estimate_training
+from cpvt_backbones.engine import launch
+from cpvt_backbones.engine.time_left import TimeLeftHook
 from cpvt_backbones.toolboxes import read_config
 
 LOAD, STEP, VAL = 0.5, 3.0, 1.0  # s per image
@@ -20,7 +23,7 @@ LENGTH = [
     f'train_cfg.val_interval={ITERATIONS // PASSES}',
     f'train_dataloader.batch_size={BATCH}',
 ]
-NO_VALIDATION = f'train_cfg.val_interval={10 * ITERATIONS}'
+NO_VALIDATION = f'train_cfg.val_begin={10 * ITERATIONS}'
 STEPS = ITERATIONS * BATCH * (LOAD + STEP)  # s of all training steps
 
 
@@ -39,10 +42,11 @@ def clock(monkeypatch):
     def train_step(self, data, optim_wrapper):
         clock.now += clock.durations[clock.steps % len(clock.durations)] * len(data['inputs'])
         before = torch.cat([parameter.flatten() for parameter in self.parameters()])
-        loss = step(self, data, optim_wrapper)['loss']
+        losses = step(self, data, optim_wrapper)
         after = torch.cat([parameter.flatten() for parameter in self.parameters()])
-        assert loss.isfinite() and not torch.equal(before, after)
+        assert losses['loss'].isfinite() and not torch.equal(before, after)
         clock.steps += 1
+        return losses
 
     def validate(self, data):
         clock.now += VAL * len(data['inputs'])
@@ -155,3 +159,66 @@ def test_make_config_prints_the_time(call, own_data, capsys, monkeypatch):
     reason = 'GPU out of memory. Tried to allocate 2 GiB'
     assert line == f'training time not estimated, because a step failed: {reason}'
     assert 'train' in train
+
+
+@pytest.fixture
+def told(clock, call, capsys, monkeypatch, tmp_path):
+    """Function that trains on the clock; returns all that it prints, and the lines on the time."""
+    monkeypatch.setattr(launch, 'TimeLeftHook', partial(TimeLeftHook, clock))
+
+    def told(file, *options, resume=()):
+        capsys.readouterr()
+        words = [*resume, '--work-dir', tmp_path / 'work', '--cfg-options', *options]
+        call('train', file, *words)
+        printed = ''.join(capsys.readouterr())
+        return printed, re.findall(r'(iteration \d.+ each; .+)', printed)
+
+    return told
+
+
+@pytest.mark.parametrize('scope', only(of=list(TASKS)))
+def test_a_training_says_after_its_first_steps_how_long_it_takes(scope, scenes, tmp_path, told):
+    """Batches of four take 14 s. The second line adds the time of a validation."""
+    pytest.importorskip(scope)
+    file, tiny = TASKS[scope](scenes, tmp_path)
+    length = ['train_cfg.max_iters=8', 'train_cfg.val_interval=4', LENGTH[2]]
+    length.append('default_hooks.checkpoint.max_keep_ckpts=-1')
+    _, lines = told(file, *tiny, *length)
+    left = '56 to 68 s' if scope == 'mmpretrain' else '53 to 65 s'
+    took = '6.0 s' if scope == 'mmpretrain' else '3.0 s'
+    assert lines == [
+        'iteration 2 of 8: 14 s each; about 0.7 to 2.1 min left, without 2 validations',
+        f'iteration 4 of 8: 14 s each; about {left} left, with 1 validation of {took}',
+    ]
+    _, lines = told(file, *tiny, *length, resume=['--resume', tmp_path / 'work/iter_5.pth'])
+    (line,) = lines
+    assert line == 'iteration 7 of 8: 14 s each; about 7.0 to 21 s left, without 1 validation'
+
+
+def test_the_time_of_epochs(tmp_path, told):
+    """Four images in batches of two: an epoch takes 14 s, its validation 6 s."""
+    pytest.importorskip('mmpretrain')
+    classifier, _ = classification(None, tmp_path)
+    config = tmp_path / 'epochs.py'
+    loop = dict(_delete_=True, by_epoch=True, max_epochs=3)
+    in_epochs = "train_dataloader = dict(sampler=dict(type='DefaultSampler', shuffle=True))"
+    config.write_text(f"_base_ = '{classifier.name}'\ntrain_cfg = {loop}\n{in_epochs}\n")
+    _, lines = told(config, 'log_level=INFO')
+    assert lines == [
+        'iteration 2 of 6: 7 s each; about 14 to 42 s left, without 3 validations',
+        'iteration 2 of 6: 7 s each; about 20 to 60 s left, with 2 validations of 6.0 s',
+    ]
+
+
+@pytest.mark.parametrize(
+    ('interval', 'begin', 'count'), only((3, 5, 2), of=[(3, 5, 2), (3, 1, 3), (7, 1, 1), (9, 8, 0)])
+)
+def test_validations_are_counted_as_mmengine_makes_them(interval, begin, count, tmp_path, told):
+    pytest.importorskip('mmpretrain')
+    file, _ = classification(None, tmp_path)
+    length = ['train_cfg.max_iters=7', f'train_cfg.val_interval={interval}']
+    options = [*length, f'train_cfg.val_begin={begin}', 'train_dataloader.batch_size=4']
+    printed, (line, *_) = told(file, *options)
+    assert len(re.findall(r'Iter\(val\).+accuracy', printed)) == count
+    found = re.search(r'left(?:, without (\d) validations?)?$', line)
+    assert found is not None and int(found[1] or 0) == count
