@@ -48,7 +48,14 @@ from .reading.writing import (
     lock_file,
     write_checkpoint,
 )
-from .report import CheckpointError, ConversionReport, Normalisation, Reason, naming_file
+from .report import (
+    CheckpointError,
+    ConversionReport,
+    FetchError,
+    Normalisation,
+    Reason,
+    naming_file,
+)
 from .source_config import (
     named_backbone,
     recognise_backbone,

@@ -226,6 +226,10 @@ class CheckpointError(RuntimeError, InputError):
         self.report = report
 
 
+class FetchError(CheckpointError):
+    """Raised for weights that cannot be fetched; the message says where to put the file."""
+
+
 @contextmanager
 def naming_file(checkpoint: str | PathLike[str]) -> Iterator[None]:
     """Context that adds the file to the message of a :class:`CheckpointError`."""

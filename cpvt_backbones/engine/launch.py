@@ -24,7 +24,7 @@ from torch import distributed, nn
 
 from cpvt_backbones.checkpoints import (
     INTERRUPTED,
-    CheckpointError,
+    FetchError,
     classes_of,
     load_weights,
     locate_checkpoint,
@@ -196,15 +196,31 @@ def _find_weights(cfg: Config, resume: str | None) -> None:
     elif cfg.get('load_from'):
         cfg.load_from = _to_load(cfg.load_from, 'load_from')
     for part in dicts_of(cfg.get('model')):
-        for name in (part.get('checkpoint'), part.get('init_cfg')):  # long and short form
-            if isinstance(name, str) and (name.startswith(REMOTE) or published_of(name)):
-                try:
-                    locate_checkpoint(name)
-                except CheckpointError as error:
-                    if part.get('checkpoint') == name and part.get('type') != 'Pretrained':
-                        raise  # as of a teacher
-                    advice = 'or train from random weights with init_cfg=None'
-                    raise CheckpointError(f'{error}; {advice}') from error
+        is_init_cfg = part.get('type') == 'Pretrained'  # otherwise, checkpoint may be a teacher's
+        long_form = 'init_cfg.checkpoint' if is_init_cfg else 'checkpoint'
+        for argument, name in (
+            (long_form, part.get('checkpoint')),
+            ('init_cfg', part.get('init_cfg')),
+        ):
+            if not isinstance(name, str):
+                continue
+            is_file = '://' not in name and argument != 'checkpoint'
+            if is_file or name.startswith(REMOTE) or published_of(name):
+                _locate(name, argument)
+
+
+def _locate(checkpoint: str | os.PathLike[str], argument: str) -> Path:
+    """Find or fetch weights; if that fails, say what else the argument of a config accepts."""
+    try:
+        return locate_checkpoint(checkpoint, argument=argument)
+    except FetchError as error:
+        if argument not in ('init_cfg', 'init_cfg.checkpoint', 'load_from'):
+            raise
+        name = argument.rpartition('.')[2]
+        advice = f", or write {name}='path/to/file.pth' for a file that you have"
+        if argument != 'load_from':
+            advice += ', or init_cfg=None for random weights'
+        raise FetchError(f'{error}{advice}') from error
 
 
 def _terminals(logger: logging.Logger) -> list[logging.StreamHandler]:
@@ -483,11 +499,14 @@ def _write_predictions(cfg: Config, toolbox: Toolbox, out: str) -> None:
 def _to_load(checkpoint: str | os.PathLike[str], argument: str) -> str:
     """Return the value of ``load_from``: a file, or an address or name with ``://`` unchanged.
 
-    mmengine loads the latter by :func:`read_checkpoint`, which fetches them.
+    mmengine loads the latter by :func:`read_checkpoint`, from the cache.
     """
-    if '://' in str(checkpoint):
-        return str(checkpoint)
-    return str(locate_checkpoint(checkpoint, argument=argument))
+    name = str(checkpoint)
+    if '://' not in name:
+        return str(_locate(checkpoint, argument))
+    if name.startswith(REMOTE):
+        _locate(name, argument)
+    return name
 
 
 def _build_runner(cfg: Config) -> Runner:

@@ -473,11 +473,13 @@ def test_every_kind_of_checkpoint_is_found(server, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ('given', 'message'),
     [
-        ('none.pth', "resume: there is no file or folder 'none.pth', and no weights of that name"),
+        ('none', "resume: there is no file or folder 'none', and no weights of that name"),
+        ('none.pth', "resume: there is no file or folder 'none.pth' (the path starts from /"),
+        ('/none.pth', "resume: there is no file or folder '/none.pth'"),
+        ('s4://a.pth', 'resume must be a file, a folder, an https:// address'),
         ('cpvt_tiny_gap-imagenete', "; did you mean 'cpvt_tiny_gap-imagenette'?"),
         ('.', "resume: the folder '.' has no 'last_checkpoint'"),
-        ('', 'checkpoint must be a file, a folder, an https:// address, or timm://NAME'),
-        ('s4://bucket/a.pth', 'checkpoint must be a file, a folder, an https:// address'),
+        ('', 'resume must be a file, a folder, an https:// address, or timm://NAME'),
     ],
 )
 def test_a_missing_checkpoint_is_named(given, message, tmp_path, monkeypatch):
@@ -491,14 +493,34 @@ def test_training_without_a_network_ends_before_it_reads_data(server, offline, t
     backbone = dict(type='CPVT', arch=TINY)
     config = Config(dict(model=dict(type='Detector', backbone=backbone), work_dir=str(tmp_path)))
     place = 'could not be fetched .*without a network, put the file at .*safetensors.'
-    advice = f'{place}; or train from random weights with init_cfg=None'
+    own = "or write {}='path/to/file.pth' for a file that you have"
     published = 'vit_small_patch16_rope_224-imagenet'
-    for init_cfg in (name, dict(type='Pretrained', checkpoint=name), published):
+    for argument, value, init_cfg in (
+        ('init_cfg', name, name),
+        ('init_cfg.checkpoint', name, dict(type='Pretrained', checkpoint=name)),
+        ('init_cfg', published, published),
+    ):
         config.model.backbone.init_cfg = init_cfg
-        refused(config, advice, read=train)
+        line = refused(config, place, read=train)
+        assert line.startswith(f"{argument}: '{value}'")
+        key = argument.rpartition('.')[2]
+        assert line.endswith(f', {own.format(key)}, or init_cfg=None for random weights')
     config.model.backbone.init_cfg = None
+    for start in (name, published):
+        config.load_from = start
+        line = refused(config, place, read=train)
+        assert line.startswith(f"load_from: '{start}'")
+        assert line.endswith(f', {own.format("load_from")}')
+    config.load_from = None
     config.model.teacher = dict(checkpoint=name)  # no model to train
     refused(config, f'{place}$', read=train)
     config.model.teacher = None
+    for init_cfg in ('none.pth', dict(type='Pretrained', checkpoint='none.pth')):
+        config.model.backbone.init_cfg = init_cfg
+        with pytest.raises(
+            FileNotFoundError, match=r"^init_cfg\S*: there is no file or folder 'no"
+        ):
+            train(config)
+    config.model.backbone.init_cfg = None
     with pytest.raises(Exception, match='Detector'):  # the next thing wrong with this config
         train(config)

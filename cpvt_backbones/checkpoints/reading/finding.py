@@ -6,7 +6,8 @@ A work directory may hold files of several trainings, and of trainings that were
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,14 +16,13 @@ from typing import Any
 from cpvt_backbones.checks import check_path
 from cpvt_backbones.text import printable
 from cpvt_backbones.weights import (
-    PublishedWeights,
     ShippedWeights,
     named_models,
     shipped_weights,
     similar_names,
 )
 
-from ..report import CheckpointError, shorten
+from ..report import CheckpointError, FetchError, shorten
 from .opening import open_checkpoint, saved_state
 from .sources import ACCEPTED, WEIGHTS, fetch, published_of, warn_once
 
@@ -57,8 +57,8 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no checkpoint in the folder.
-        CheckpointError: The scheme or the name is unknown, a package is not installed, or the
-            weights cannot be fetched. In the last case the message says where to put the file.
+        CheckpointError: The scheme or the name is unknown, or a package is not installed.
+        FetchError: The weights cannot be fetched; the message says where to put the file.
 
     Examples:
         >>> from cpvt_backbones.checkpoints import locate_checkpoint
@@ -67,37 +67,51 @@ def locate_checkpoint(checkpoint: str | PathLike[str], *, argument: str = 'check
     """
     check_path(**{argument: checkpoint})
     if not str(checkpoint):
-        raise CheckpointError(f"checkpoint must be {ACCEPTED}, got ''")
+        raise CheckpointError(f"{argument} must be {ACCEPTED}, got ''")
     if '://' in str(checkpoint):
-        return fetch(str(checkpoint))
+        # An address is in the message, without its query.
+        is_address = str(checkpoint).startswith(('https:', 'http:'))
+        with _naming(argument, '' if is_address else repr(checkpoint)):
+            return fetch(str(checkpoint))
     named = named_models().get(str(checkpoint))
     if isinstance(named, ShippedWeights):
         return named.file
     path = Path(checkpoint).expanduser()
     if named is not None and not path.exists():
-        return _fetch_published(named)
+        size = f'{named.parameters * 4 / 1e6:,.0f} MB'
+        with _naming(argument, f'{named.name!r} (about {size})'):
+            return fetch(named.address)
     if path.is_dir():
         return _file_in(path, argument)
     if not path.is_file():
-        advice = similar_names(str(checkpoint)) or (
-            f', and no weights of that name come with the package (those are'
-            f' {list(shipped_weights())})'
-        )
         fault = f'{argument}: there is no file or folder {str(checkpoint)!r}'
-        raise FileNotFoundError(f'{fault}{advice}')
+        raise FileNotFoundError(f'{fault}{_advice_on(path)}')
     return path
 
 
-def _fetch_published(published: PublishedWeights) -> Path:
-    """Return the cached file of a published model; its errors have the name and the size."""
+def _advice_on(missing: Path) -> str:
+    """Return the most similar name, or from where a relative path starts, or the names."""
+    if similar := similar_names(str(missing)):
+        return similar
+    if missing.is_absolute():
+        return ''
+    if missing.suffix in _SUFFIXES or len(missing.parts) > 1:
+        return f' (the path starts from {os.getcwd()})'
+    return (
+        f', and no weights of that name come with the package (those are {list(shipped_weights())})'
+    )
+
+
+@contextmanager
+def _naming(argument: str, value: str) -> Iterator[None]:
+    """Context in which errors name the argument, and those of a download also its value."""
     try:
-        return fetch(published.address)
+        yield
     except CheckpointError as error:
-        size = f'{published.parameters * 4 / 1e6:,.0f} MB'
-        problem = str(error).removeprefix('checkpoint: ')
-        raise CheckpointError(
-            f'checkpoint: {published.name!r} (about {size}): {problem}'
-        ) from error
+        problem = str(error).removeprefix('checkpoint')
+        if value and isinstance(error, FetchError):
+            problem = f': {value}{problem}'
+        raise type(error)(f'{argument}{problem}') from error
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:

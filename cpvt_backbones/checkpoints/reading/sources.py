@@ -27,7 +27,7 @@ from cpvt_backbones.plain import did_you_mean
 from cpvt_backbones.text import printable
 from cpvt_backbones.weights import PublishedWeights, hash_in_name, published_weights, sha256_of
 
-from ..report import CheckpointError
+from ..report import CheckpointError, FetchError
 from .opening import INDEX, shards_of
 from .writing import FULL
 
@@ -126,14 +126,14 @@ def _failed(source: str, error: Exception, file: Path) -> CheckpointError:
     """Make the one-line error for a failed download."""
     # urllib puts the system's words into `<urlopen error [Errno -2] ...>`.
     cause = error.reason if type(error) is URLError else error
-    text = getattr(cause, 'strerror', None) or str(cause)
+    text = getattr(cause, 'strerror', None) or re.sub(r'^\[Errno -?\d+\] ', '', str(cause))
     reason = next(iter(text.splitlines()), '') or type(error).__name__
     source = repr(source)[1:-1]  # one line
     if isinstance(error, OSError) and error.errno in _LOCAL:
         fault = f'{source} could not be written to {str(file)!r} ({reason})'
         return CheckpointError(f'checkpoint: {fault}')
     advice = f'without a network, put the file at {str(file)!r}'
-    return CheckpointError(f'checkpoint: {source} could not be fetched ({reason}); {advice}')
+    return FetchError(f'checkpoint: {source} could not be fetched ({reason}); {advice}')
 
 
 def _fetch_address(address: str) -> Path:
@@ -302,7 +302,7 @@ def _download_from_hub(name: str, repository: str, file_names: Sequence[str]) ->
             return file_name, Path(found)
         except GatedRepoError as error:
             advice = f'accept its terms at {address} and log in by `hf auth login`'
-            raise CheckpointError(
+            raise FetchError(
                 f'checkpoint: {name!r} is gated: {advice}, or put the file at {str(own)!r}'
             ) from error
         except (OSError, ValueError) as error:
