@@ -38,7 +38,7 @@ ELSEWHERE = {
     'docs/own_data.md': {'categories = [': 'test_own_data_page.py'},
     'docs/mmdet.md': {
         '# my_detector.py': 'test_own_config.py',
-        '# in model: two-stage': 'test_own_config.py',
+        '# my_faster_rcnn.py': 'test_own_config.py',
         '# three_classes.py': 'test_own_config.py',
     },
     'docs/mmseg.md': {

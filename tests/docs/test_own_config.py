@@ -3,6 +3,7 @@ tables are those of the code.
 """
 
 import re
+import runpy
 import subprocess
 import sys
 from ast import literal_eval
@@ -25,6 +26,7 @@ from PIL import Image
 from tiny import only
 
 import cpvt_backbones
+from cpvt_backbones.checkpoints.reading import finding
 from cpvt_backbones.engine.resuming import PROGRESS
 from cpvt_backbones.errors import InputTypeError
 from cpvt_backbones.toolboxes import check_neck, read_config
@@ -39,8 +41,9 @@ CODE = [
     for language, text in blocks(page)
     if language == 'python'
 ]
+DETECTORS = ['my_detector', 'my_faster_rcnn']
 SEGMENTORS = ['my_upernet', 'my_segmentor']
-CONFIGS = {'my_detector': 'mmdet'} | dict.fromkeys(SEGMENTORS, 'mmseg')
+CONFIGS = dict.fromkeys(DETECTORS, 'mmdet') | dict.fromkeys(SEGMENTORS, 'mmseg')
 
 
 def write_config(folder, name, *, more=''):
@@ -221,13 +224,33 @@ def test_config_builds(name, tmp_path):
     model = MODELS.build(dict(cfg.model, _scope_=toolbox))
     check_neck(model, cfg.model)
     assert type(model.data_preprocessor).__name__.startswith('ValidSizes')
-    heads = [model.bbox_head] if toolbox == 'mmdet' else [model.decode_head]
+    head = 'bbox_head' if toolbox == 'mmdet' else 'decode_head'
+    heads = [getattr(getattr(model, 'roi_head', model), head)]
     if getattr(model, 'with_auxiliary_head', False):
         heads.append(model.auxiliary_head)
     assert len(heads) == 1 + (name == 'my_upernet')
     classes = cfg.val_dataloader.dataset.metainfo.classes
     assert {head.num_classes for head in heads} == {len(classes)}
     assert pegs_and_others(model, cfg)[0] == {0}
+    assert cfg.runner_type == 'ResumableRunner'
+
+
+def test_detectors_differ_in_their_base_and_heads():
+    """As the page says, and they keep checkpoints alike."""
+    retinanet, faster = (
+        {*text.splitlines()[1:]}
+        for name in DETECTORS
+        for text in CODE
+        if text.startswith(f'# {name}.py\n')
+    )
+    other = sorted(line.strip() for line in retinanet ^ faster)
+    head = 'bbox_head=dict(num_classes=len(classes))'
+    assert other == [
+        "_base_ = 'mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py'",
+        "_base_ = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'",
+        f'{head})',
+        f'roi_head=dict({head}))',
+    ]
 
 
 def test_recipe_with_own_classes(tmp_path):
@@ -245,51 +268,94 @@ def test_recipe_with_own_classes(tmp_path):
     assert cfg.test_evaluator.ann_file == cfg.val_evaluator.ann_file == 'data/mine/val.json'
 
 
-def test_the_detector_with_pvtv2_fits_its_coco_weights(tmp_path):
-    """But for the layer of the classes."""
-    pytest.importorskip('mmdet')
-    (backbone,) = (text for text in CODE if text.startswith('backbone = dict'))
-    (line,) = (text for text in CODE if text.startswith('load_from = '))
-    path = write_config(
-        tmp_path, 'my_detector', more=f'{backbone}model.update(backbone=backbone)\n'
-    )
-    name = line.split("'")[1]
-    published = published_weights()[name]
+STARTS = {  # config: published weights, layers of the classes
+    'my_detector': ('retinanet_pvtv2_b2-coco', {'bbox_head.retina_cls'}),
+}
+
+
+def config_from_published(folder, name):
+    """A complete config with the lines of its page that start it from a whole model."""
+    weights, _ = STARTS[name]
+    line = f"load_from = '{weights}'\n"
+    page = (ROOT / TOOLBOXES[CONFIGS[name]]).read_text()
+    assert line in page and 'set `init_cfg=None`' in page
+    more = "model['backbone']['init_cfg'] = None\n"
+    if name == 'my_detector':
+        (backbone,) = (text for text in CODE if text.startswith('backbone = dict'))
+        more = f'{backbone}model.update(backbone=backbone)\n{more}'
+    return write_config(folder, name, more=more + line)
+
+
+@pytest.mark.parametrize('name', STARTS)
+def test_config_fits_the_weights_of_a_whole_model(name, tmp_path):
+    """But for the layers of the classes."""
+    scope = CONFIGS[name]
+    pytest.importorskip(scope)
+    weights, layers = STARTS[name]
+    files = config_from_published(tmp_path, name), published_weights()[weights].config_file
     with torch.device('meta'):
         ours, theirs = (
-            MODELS.build(dict(read_config(file).model, _scope_='mmdet')).state_dict()
-            for file in (path, ROOT / published.config)
+            MODELS.build(dict(read_config(file).model, _scope_=scope)).state_dict()
+            for file in files
         )
     assert ours.keys() == theirs.keys()
     other = {key for key, value in ours.items() if value.shape != theirs[key].shape}
-    assert other == {'bbox_head.retina_cls.weight', 'bbox_head.retina_cls.bias'}
+    assert other == {f'{layer}.{part}' for layer in layers for part in ('weight', 'bias')}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', STARTS)
+def test_a_toolboxs_own_script_starts_from_a_whole_model(name, tmp_path, monkeypatch):
+    """By name. With a rate of 0, all parameters but those of the classes stay the file's."""
+    scope = CONFIGS[name]
+    script = Path(pytest.importorskip(scope).__file__).parent / '.mim/tools/train.py'
+    monkeypatch.chdir(tmp_path)
+    Path('demo').symlink_to(ROOT / 'demo')
+    path = config_from_published(tmp_path, name)
+    weights, layers = STARTS[name]
+    with torch.device('meta'):
+        cfg = read_config(published_weights()[weights].config_file)
+        whole = revert_sync_batchnorm(MODELS.build(dict(cfg.model, _scope_=scope)))
+    rng = torch.Generator().manual_seed(0)
+    state = {
+        key: torch.rand(value.shape, generator=rng).to(value.dtype)
+        for key, value in whole.state_dict().items()
+    }
+    torch.save(dict(state_dict=state, meta={}), 'whole.pth')
+    monkeypatch.setattr(finding, 'fetch', lambda address: tmp_path / 'whole.pth')
+    options = [*SMALL, *SHORT[scope], 'val_dataloader.dataset.pipeline.1.scale=(96,64)']
+    options.append('optim_wrapper.optimizer.lr=0')
+    monkeypatch.setattr(sys, 'argv', [str(script), str(path), '--cfg-options', *options])
+    runpy.run_path(str(script), run_name='__main__')
+    (file,) = Path('work_dirs', path.stem).glob('*_1.pth')
+    trained = torch.load(file, weights_only=False)['state_dict']
+    parameters = {key for key, _ in whole.named_parameters()}
+    other = {key for key in parameters if not torch.equal(trained[key], state[key])}
+    assert {key.rpartition('.')[0] for key in other} == layers
 
 
 @pytest.mark.full
-@pytest.mark.parametrize('name', ['faster-rcnn', 'mask-rcnn'])
-def test_two_stage_config_builds(name, tmp_path):
+def test_mask_rcnn_builds(tmp_path):
+    """With the two changes of Faster R-CNN that the page names."""
     pytest.importorskip('mmdet')
-    (heads,) = (text for text in CODE if text.startswith('# in model: two-stage\n'))
-    mask_head = ',\n    mask_head=dict(num_classes=len(classes))'
-    path = write_config(tmp_path, 'my_detector')
+    page = ' '.join((ROOT / TOOLBOXES['mmdet']).read_text().split())
+    (base, mask_head) = re.findall(
+        r'For Mask R-CNN, .+? `(mmdet::.+?)`.+? `(mask_head=.+?)`', page
+    )[0]
+    path = write_config(tmp_path, 'my_faster_rcnn')
     text = path.read_text()
-    changes = {
-        'retinanet/retinanet_r50': f'{name.replace("-", "_")}/{name}_r50',
-        'bbox_head=dict(num_classes=len(classes)))': heads + ')',
-    }
-    if name == 'faster-rcnn':
-        changes[mask_head] = ''
-    for old, new in changes.items():
+    for old, new in {
+        'mmdet::faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py': base,
+        'roi_head=dict(': f'roi_head=dict({mask_head}, ',
+    }.items():
         assert text.count(old) == 1
         text = text.replace(old, new)
     path.write_text(text)
     cfg = read_config(path)
     model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
     check_neck(model, cfg.model)
-    assert model.roi_head.bbox_head.num_classes == 2
-    assert model.roi_head.with_mask == (name == 'mask-rcnn')
-    if model.roi_head.with_mask:
-        assert model.roi_head.mask_head.num_classes == 2
+    heads = model.roi_head.bbox_head, model.roi_head.mask_head
+    assert [head.num_classes for head in heads] == [2, 2]
 
 
 def pegs_and_others(model, cfg):
@@ -478,8 +544,8 @@ SHORT = {
 }
 
 
-RATES = {  # of a step of 4 images, by those of the recipe; the detector's is not scaled
-    'my_detector': 1e-4,
+RATES = {  # of a step of 4 images, by those of the recipe; detectors' are not scaled
+    **dict.fromkeys(DETECTORS, 1e-4),
     'my_upernet': 6e-5 * 4 / 32,
     'my_segmentor': 1e-4 * 4 / 16,
 }
