@@ -167,7 +167,7 @@ def test_mmdet():
 
 def test_mmseg():
     found = run('docs/mmseg.md')
-    assert found['auto_scale_lr'] == dict(base_batch_size=16)
+    assert found['load_from'] == 'upernet_twins_pcpvt_small-ade20k'
 
 
 def test_mmpretrain():

@@ -136,6 +136,8 @@ def test_changed_lines_train(text, tmp_path):
     cfg.model.backbone.update(arch='tiny', init_cfg=None)
     init_default_scope(scope)
     model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    if scope == 'mmseg':
+        assert model.data_preprocessor.test_cfg == dict(size_divisor=32)
     if scope != 'mmpretrain':
         assert model.data_preprocessor.mean.flatten().tolist() == pytest.approx(MEAN)
     model.init_weights()  # DINO's level_embed is uninitialised memory before
@@ -208,6 +210,28 @@ def test_upernet_has_the_rates_of_mmsegs_twins(own, tmp_path):
     assert cfg.auto_scale_lr.base_batch_size == 4 * gpus
 
 
+def test_semantic_fpn_has_the_optimizer_of_mmsegs_twins(tmp_path):
+    """Whose norms have weight decay."""
+    pytest.importorskip('mmseg')
+    (tmp_path / 'mine.py').write_text(variant('mmseg', 'Semantic FPN', {}))
+    cfg = read_config(tmp_path / 'mine.py')
+    page = (ROOT / TOOLBOXES['mmseg']).read_text()
+    (name,) = re.findall(r'`(twins_pcpvt-s_fpn_\S+)\.py`', page)
+    twins = get_config(f'mmseg::twins/{name}.py')
+    assert cfg.optim_wrapper.optimizer == twins.optim_wrapper.optimizer
+    assert 'paramwise_cfg' not in twins.optim_wrapper
+    assert cfg.optim_wrapper.paramwise_cfg == dict(custom_keys=dict(pos_block=dict(decay_mult=0)))
+
+
+def test_warm_up_fits_a_short_training(tmp_path):
+    path = write_config(tmp_path, 'my_upernet')
+    path.write_text(path.read_text().replace('iterations = 40000', 'iterations = 4000'))
+    cfg = read_config(path)
+    warm, rest = cfg.param_scheduler
+    assert (warm.end, rest.begin, rest.end) == (400, 400, 4000)
+    assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval) == (4000, 800)
+
+
 def rows(heading):
     """Cells of the table below a heading, without its head."""
     text = (ROOT / PAGE).read_text().partition(f'\n## {heading}\n')[2].partition('\n## ')[0]
@@ -253,6 +277,22 @@ def test_detectors_differ_in_their_base_and_heads():
     ]
 
 
+def test_segmentors_differ_in_their_model_and_rates(tmp_path):
+    """As the page says, and they keep checkpoints alike."""
+    pytest.importorskip('mmseg')
+    upernet, fpn = (read_config(write_config(tmp_path, name)) for name in SEGMENTORS)
+    rates = {'optim_wrapper', 'optimizer', 'param_scheduler', 'auto_scale_lr', 'warmup'}
+    own = dict.fromkeys(rates | {'model', 'work_dir'})
+    assert {**fpn, **own} == {**upernet, **own}
+    assert fpn.model.data_preprocessor == upernet.model.data_preprocessor
+    assert fpn.model.backbone == upernet.model.backbone
+    for cfg, title in ((upernet, 'UPerNet'), (fpn, 'Semantic FPN')):
+        (tmp_path / 'block.py').write_text(variant('mmseg', title, {}))
+        block = read_config(tmp_path / 'block.py')
+        assert cfg.optim_wrapper == block.optim_wrapper
+        assert cfg.auto_scale_lr == block.auto_scale_lr
+
+
 def test_recipe_with_own_classes(tmp_path):
     pytest.importorskip('mmdet')
     (block,) = (text for text in CODE if text.startswith('# three_classes.py'))
@@ -270,6 +310,11 @@ def test_recipe_with_own_classes(tmp_path):
 
 STARTS = {  # config: published weights, layers of the classes
     'my_detector': ('retinanet_pvtv2_b2-coco', {'bbox_head.retina_cls'}),
+    'my_upernet': (
+        'upernet_twins_pcpvt_small-ade20k',
+        {'decode_head.conv_seg', 'auxiliary_head.conv_seg'},
+    ),
+    'my_segmentor': ('semantic_fpn_twins_pcpvt_small-ade20k', {'decode_head.conv_seg'}),
 }
 
 
@@ -278,7 +323,8 @@ def config_from_published(folder, name):
     weights, _ = STARTS[name]
     line = f"load_from = '{weights}'\n"
     page = (ROOT / TOOLBOXES[CONFIGS[name]]).read_text()
-    assert line in page and 'set `init_cfg=None`' in page
+    assert line in page or f'the name is `{weights}`' in page
+    assert 'set `init_cfg=None`' in page
     more = "model['backbone']['init_cfg'] = None\n"
     if name == 'my_detector':
         (backbone,) = (text for text in CODE if text.startswith('backbone = dict'))
