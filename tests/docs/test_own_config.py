@@ -85,6 +85,8 @@ def on_another_base(row):
     (key,) = (key for key in DIFFS if key[0] == toolbox and key[1].endswith(name))
     text, count = re.subn('^_base_ = .+', f"_base_ = '{base.strip('`')}'", variant(*key, {}))
     assert count == 1
+    if change == 'add the lines below':
+        text += next(lines for lines in CODE if lines.startswith('# FCOS\n'))
     for code in re.findall('`(.+?)`', change):
         left_out = change.startswith('leave out')
         text += f"del model['{code}']\n" if left_out else f'model.update({code})\n'
