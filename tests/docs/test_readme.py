@@ -67,6 +67,8 @@ def test_the_lines_are_those_of_the_complete_configs():
         ((_, complete),) = blocks(f'docs/{page}.md', title)
         assert code_of(complete) < code_of(block)
         assert all(line.startswith(resume) for line in code_of(block) - code_of(complete))
+        own_classes = blocks(f'docs/{page}.md', 'Your classes and files')[0][1]
+        assert checkpoints_of(block) == checkpoints_of(own_classes)
 
 
 @pytest.mark.full
@@ -125,6 +127,13 @@ def code_of(text):
     """Lines of code, without indents and comments; a hook is a part of its own."""
     text = text.replace('default_hooks = dict(', '\n')
     return {line for one in text.splitlines() if (line := one.partition('#')[0].strip())}
+
+
+def checkpoints_of(text):
+    """Runner and hooks of a config."""
+    values = {}
+    exec(text, values)
+    return values['runner_type'], values['default_hooks']
 
 
 def shown_results():
