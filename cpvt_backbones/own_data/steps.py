@@ -70,8 +70,8 @@ GOES_ON = (
     ' they learned, and the anchors stay'
 )
 SMALL = (
-    'the detector is a small RetinaNet for CPUs: FPN of 64 channels; a whole model of COCO:'
-    ' --weights retinanet_pvtv2_b0-coco'
+    'the detector is a small RetinaNet for CPUs, with an FPN of 64 channels;'
+    ' --weights retinanet_pvtv2_b0-coco takes a whole COCO model instead'
 )
 # The task of each format.
 TASKS = dict(
@@ -328,7 +328,7 @@ def _about_normalisation(found: Normalisation | None) -> str:
             "mean and deviation of the weights' images are not known: the config has ImageNet's;"
             ' change data_preprocessor if they were trained with others'
         )
-    return f"images get {found}, as the weights' were trained ({found.source})"
+    return f'images get {found}, as in the training of the weights ({found.source})'
 
 
 def read(request: Request, report: Report) -> Labels:

@@ -423,7 +423,7 @@ def test_a_training_starts_from_the_whole_model(named, call, capsys):
     write_objects(['cell', 'person'], file='all/all.json', images='images')
     made = ['--weights', 'toys', '--length', '1', '--out', 'mine/toys.py']
     call('make_config', 'coco', 'all/all.json', 'images', *made)
-    assert 'keep their rows of the last layer: person' in capsys.readouterr().out
+    assert 'classes of the same name keep what they learned: person' in capsys.readouterr().out
     loaders = [one.replace('test', part) for part in ('train', 'val') for one in HERE]
     call('train', 'mine/toys.py', '--cfg-options', *loaders, 'optim_wrapper.optimizer.lr=0')
     assert 'but for the rows of person; new are cell' in capsys.readouterr().out

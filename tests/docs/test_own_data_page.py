@@ -68,7 +68,7 @@ def test_other_forms_of_boxes(form, call, tmp_path, capsys):
         for number in range(10):
             voc_pair(Path('my_data'), number)
     run_page(PAGE, call, SHORT_BOXES, parts=[form])
-    assert 'a small RetinaNet for CPUs: FPN of 64 channels' in capsys.readouterr().out
+    assert 'a small RetinaNet for CPUs, with an FPN of 64 channels' in capsys.readouterr().out
     cfg = read_config('mine/model.py')
     assert cfg.model.neck.out_channels == 64 and cfg.model.bbox_head.stacked_convs == 2
     assert cfg.classes == (('cat', 'dog') if form == 'YOLO' else ('cat',))

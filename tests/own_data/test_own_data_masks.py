@@ -82,7 +82,7 @@ BLUE = [[0, 0, 0], [30, 20, 10]]  # BGR
 OTHER_PALETTE = (
     'value 0: (200, 0, 0) in {masks}/0.png, (0, 0, 90) in {masks}/3.png, value 1: (0, 0, 90) in'
 )
-GREY = "no class, --ignore 255; else add line 3, such as 'NAME 255 255 255': value 255"
+GREY = "no class, --ignore 255; else add line 3, such as 'road 255 255 255': value 255"
 TWO = 'masks of 0 and 255 have two classes; --ignore 255 leaves 255 out: '
 SAME_NAME = 'images of one name, whose masks cannot be told apart ... images/a.jpg ... images/a.png'
 TURNED = 'masks of the image before its EXIF rotation ... {images}/0.jpg ... masks/0.png'
@@ -124,7 +124,7 @@ REFUSED = [
     (binary, 'a\n', 'names 1'),
     (binary, 'a 0 0 0\nb 9 9 9\n', GREY),
     (lambda m: m.fill([1, 0, 255, 255, 255]), '', 'most pixels have no class (255)'),
-    (lambda m: m.fill([0, 128, 255]), '', "values with gaps ... such as 'NAME 128 128 128': t"),
+    (lambda m: m.fill([0, 128, 255]), '', "values with gaps ... such as 'road 128 128 128': t"),
     # Names and colours
     (lambda m: None, 'a\na\n', 'each name once'),
     (lambda m: m.fill(BLUE), 'a 0 0 0\nb\n', 'a colour in all lines or in none'),
@@ -151,8 +151,8 @@ def test_faults_are_refused(masks, refuse, change, options, words):
 
 
 IGNORED = 'if they are no class, --ignore'
-BY_VALUE = "or give each line the value of its class, such as 'NAME 9 9 9'"
-TWO_GREYS = "2 3; else add lines 3 to 4, such as 'NAME 3 3 3': value 2"
+BY_VALUE = "or give each line the value of its class three times, such as 'road 9 9 9'"
+TWO_GREYS = "2 3; else add lines 3 to 4, such as 'road 3 3 3': value 2"
 BLACK, RED, BROWN = (0, 0, 0), (0, 0, 200), (9, 8, 7)  # BGR
 # Values of the masks, names of the classes, and what the error says to do.
 CURES = [
@@ -168,14 +168,14 @@ CURES = [
     (
         [0, 1, 9],
         'a 0 0 0\nb 9 9 9\n',
-        "add line 3, such as 'NAME 1 1 1'; if they are no class, also",
+        "add line 3, such as 'road 1 1 1'; if they are no class, also",
     ),
     (
         [BLACK, RED, BROWN],
         'a 0 0 0\nb 7 8 9\n',
-        "'NAME 200 0 0'; if they are no class, also --ignore 2:",
+        "'road 200 0 0'; if they are no class, also --ignore 2:",
     ),
-    ([BLACK, RED], 'a\nb\n', "give each line the colour of its class, such as 'NAME 200 0 0': "),
+    ([BLACK, RED], 'a\nb\n', "give each line the colour of its class, such as 'road 200 0 0': "),
     (
         [0, 1, 9],
         '',

@@ -372,8 +372,9 @@ def test_a_config_from_eomt(call, data, tmp_path, capsys):
     assert cfg.load_from == cfg.published_model == 'eomt_large-ade20k'
     assert not any('MaskAnnealing' in hook['type'] for hook in cfg.get('custom_hooks', ()))
     printed = capsys.readouterr().out
-    assert '\nstarts from trunk, neck and heads of eomt_large-ade20k; classes that keep' in printed
-    licences = 'is mit, of the weights that it was trained from apache-2.0\n'
+    start = '\nstarts from the whole model eomt_large-ade20k; classes of the same name keep'
+    assert start in printed
+    licences = 'is mit; that of the weights from which it was trained is apache-2.0\n'
     assert f'\nnote: the licence of eomt_large-ade20k {licences}' in printed
 
 

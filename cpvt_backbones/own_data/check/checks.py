@@ -124,8 +124,8 @@ def check(
     if len(checked) < 2 or not all(split.coco['images'] for split in checked):
         found = [len(split.coco['images']) for split in checked]
         reason = (
-            'data without images for both splits: at least one image is needed for training, and'
-            ' another for validation'
+            'data sets without images for both splits: at least one image is needed for training,'
+            ' and another for validation'
         )
         report.add('refused', reason, f'{splits[0].source} ({sum(found)} can be used)')
     elif objects is not None and all(one['iscrowd'] for one in objects):

@@ -274,7 +274,9 @@ def _how_to_name(last: int) -> str:
     """Say how to name values of which the largest is ``last``."""
     text = f'list the names of all values from 0 to {last}'
     if last <= IGNORE:
-        text += f', or give each line the value of its class, such as {_line_of(last)!r}'
+        text += (
+            f', or give each line the value of its class three times, such as {_line_of(last)!r}'
+        )
     return text
 
 
@@ -288,7 +290,7 @@ def _ignore(values: Iterable[int]) -> str:
 def _line_of(value: int) -> str:
     """Return a line of class names for a value or colour; a value is written as a grey colour."""
     colour = rgb_of(value) if value >= COLOUR else (value,) * 3
-    return f'NAME {" ".join(map(str, colour))}'
+    return f'road {" ".join(map(str, colour))}'
 
 
 def refuse_unlikely_values(
@@ -373,7 +375,8 @@ def refuse_palettes(facts: Mapping[Path, MaskFacts]) -> list[Finding]:
                 seen.setdefault(value, {}).setdefault(one.colours[value], path)
     reason = (
         'values whose colours differ from palette to palette: in --classes, give each line the'
-        " colour of its class, such as 'NAME 128 64 0', or its value, such as 'NAME 9 9 9' for 9"
+        " colour of its class, such as 'road 128 64 0', or its value three times, such as"
+        " 'road 9 9 9'"
     )
     found = []
     for value, colours in seen.items():

@@ -105,8 +105,8 @@ def enlarged(factor: float) -> list[str]:
     if factor <= 1:
         return []
     return [
-        f'small images are enlarged {factor:.2f} times; if objects have as many px in larger'
-        f' photos, add --scale {factor:.2f} to cpvt infer'
+        f'small images are enlarged {factor:.2f} times; if objects have the same size in px in'
+        f' larger photos, add --scale {factor:.2f} to cpvt infer'
     ]
 
 

@@ -120,7 +120,7 @@ class Pretrained:
     def licence(self) -> str:
         """Line about the licence."""
         weights = self.arguments['init_cfg']
-        return f'the licence of {weights} applies (of public weights: docs/weights.md)'
+        return f'the licence of {weights} applies; docs/weights.md has those of public weights'
 
     @property
     def is_plain(self) -> bool:
@@ -371,7 +371,9 @@ class WholeModel:
         """Line about the licence."""
         own, _, start = published_weights()[self.name].license.partition('; starts from ')
         text = f'the licence of {self.name} is {own}'
-        return f'{text}, of the weights that it was trained from {start}' if start else text
+        return (
+            f'{text}; that of the weights from which it was trained is {start}' if start else text
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -508,12 +510,12 @@ def without_classes(node: Any) -> Any:
 def read_model(published: Published, classes: Sequence[str]) -> WholeModel:
     """Return the model of a published config with heads for other classes."""
     model, beside = _model_of(published.config, len(classes))
-    remark = f'trunk, neck and heads of {published.weights}'
+    remark = f'the whole model {published.weights}'
     if published.anchors is None:
         theirs = published_classes(published.name) or ()
         kept = [one for one in classes if one in theirs]
         shown = ', '.join(kept[:SHOWN]) + (', ...' if len(kept) > SHOWN else '')
-        remark += f'; classes that keep their rows of the last layer: {shown or "none"}'
+        remark += f'; classes of the same name keep what they learned: {shown or "none"}'
     return WholeModel(published.name, published.weights, model, beside, remark)
 
 
