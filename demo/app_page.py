@@ -23,23 +23,21 @@ TITLE = """# CPVT: one model, images of any size
 Drop an image, or choose an example: see what a model finds, what its backbone sees, and how both
 change with the size."""
 FEATURES, PREDICTION, SIZES = 'Features', 'Prediction', 'Several sizes'
-ABOUT_FEATURES = """**What the backbone sees.** Places with similar features have similar colours:
-red, green and blue are the three principal components."""
-ABOUT_ATTENTION = """**Where a layer looks from the white point.** Orange places get most attention.
+ABOUT_FEATURES = """**What the backbone sees.** Each cell of a map has the features of one part of
+the image. Cells with similar features have similar colours: red, green and blue are the three
+principal components."""
+ABOUT_ATTENTION = """**Where a layer looks from the white point.** Orange cells get most attention.
 Click in the picture to move the point."""
-ABOUT_PREDICTION = """**What the model finds.** The line below has the size at which it sees the
-image, and the time that it took."""
-ABOUT_SIZES = """**One model, one image, several sizes,** drawn as the model sees them: 0.5, 1, 2
-and 3 times the size in Prediction. At a good size, its score on the test set is at least 90 % of
-its best."""
+GOOD_SIZES = """At a *good size*, the model's score on its test set is at least 90 % of its best."""
+ABOUT_PREDICTION = f"""**What the model finds.** The line below has the size at which it sees the
+image, and the time that it took. {GOOD_SIZES}"""
+ABOUT_SIZES = f"""**One model, one image, several sizes,** drawn as the model sees them: 0.5, 1, 2
+and 3 times the size in Prediction. {GOOD_SIZES}"""
 CREDIT = """Your own image: at most 64 MB and 50 megapixels, reduced to 2048 px. Church and street:
 photographs by Mapillary, BSD licence. Blood smear: by Abdüssamet ASLAN, MIT licence."""
 SIDE = 'Longer side of the image in the model, px'
-PERCENT = (
-    'Layer, from the first (0) to the last (100)',
-    'Point: % from the left',
-    'Point: % from the top',
-)
+POINT = ('Point: % from the left', 'Point: % from the top')
+FIRST_LAYER, LAYERS = 7, 12  # attention layers, until the model in use says how many it has
 NO_IMAGE = 'No image yet: choose an example, or drop an image of your own.'
 START_SCORE = 0.5
 CSS = """
@@ -71,16 +69,20 @@ class Blocks(gr.Blocks):
     """Gradio's blocks, with a check of every file that a request names, before any is opened.
 
     Gradio checks only files that have a ``meta``, which a client may leave out. Numbers are kept
-    within the range of their slider: the field beside it takes any.
+    within the range of the user's slider: the field beside it takes any.
     """
 
-    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *rest: Any) -> list[Any]:
+    async def preprocess_data(
+        self, block_fn: Any, inputs: list[Any], state: Any, *rest: Any
+    ) -> list[Any]:
         traverse(inputs, check_upload, is_file_obj)
         bounded = [
-            keep_within(component, value) if isinstance(component, gr.Slider) else value
+            keep_within(state[component._id] if component._id in state else component, value)
+            if isinstance(component, gr.Slider)
+            else value
             for component, value in zip(block_fn.inputs, inputs, strict=False)
         ]
-        return await super().preprocess_data(block_fn, bounded, *rest)
+        return await super().preprocess_data(block_fn, bounded, state, *rest)
 
 
 def keep_within(slider: gr.Slider, value: Any) -> float:
@@ -166,7 +168,6 @@ class Page:
                 self.prediction = gr.HTML(to_html([views.draw(model, file, found, as_seen=False)]))
                 label = f'{SIDE}; 0: automatic, a size that suits the model'
                 self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
-                self.table = gr.Markdown(views.to_table(model, found))
             with gr.Tab(SIZES, id=SIZES):
                 gr.Markdown(ABOUT_SIZES)
                 self.sizes = gr.HTML(elem_id='sizes')
@@ -185,12 +186,29 @@ class Page:
                         buttons=['download'],
                     )
                     self.caption = gr.Markdown()
-                    for label in PERCENT:
-                        self.sliders.append(gr.Slider(0, 100, 50, step=1, label=label))
-        lowest = views.LOWEST_SCORE
-        visible = model.predictor.task == 'detection'
-        label = 'Lowest score'
-        self.score = gr.Slider(lowest, 1, START_SCORE, step=0.05, label=label, visible=visible)
+                    label = 'Attention layer, from the first on'
+                    self.layer = gr.Slider(1, LAYERS, FIRST_LAYER, step=1, label=label)
+                    self.sliders.append(self.layer)
+                    with gr.Accordion('Set the point by keyboard', open=False):
+                        for label in POINT:
+                            self.sliders.append(gr.Slider(0, 100, 50, step=1, label=label))
+        self.score = gr.Slider(
+            views.LOWEST_SCORE,
+            1,
+            START_SCORE,
+            step=0.05,
+            label='Lowest score',
+            visible='scores' in found,
+        )
+        self.opacity = gr.Slider(
+            0,
+            1,
+            views.OPACITY,
+            step=0.05,
+            label='Opacity of the mask',
+            visible=views.has_masks(found),
+        )
+        self.table = gr.Markdown(views.to_table(model, found))  # may be long: last
 
     def _connect(self) -> None:
         given = self.image.upload(self.accept, self.image, self.image, **QUICK)
@@ -204,7 +222,7 @@ class Page:
         switched = self.tabs.select(self.switch, None, self.view, **QUICK)
         pointed = self.attention.select(self.point, self.attention, self.sliders[2:], **QUICK)
         self.name.change(lambda name: self.models[name].describe(), self.name, self.about, **QUICK)
-        sliders = [*self.sliders, self.side, self.score]
+        sliders = [*self.sliders, self.side, self.score, self.opacity]
         pictures = [self.features, self.attention, self.prediction, self.sizes]
         for event in (
             *(event.success for event in (given, picked, renamed, cleared, switched, pointed)),
@@ -213,7 +231,7 @@ class Page:
             event(
                 self.run,
                 {self.view, self.name, self.image, *sliders},
-                [*pictures, self.caption, self.table, self.score],
+                [*pictures, self.caption, self.table, self.score, self.opacity, self.layer],
                 concurrency_id='model',  # one at a time, of all users
                 concurrency_limit=1,
                 trigger_mode='always_last',
@@ -282,10 +300,12 @@ class Page:
                 self.features: to_html(features),
                 self.attention: attention,
                 self.caption: caption,
-                self.score: gr.Slider(visible=False),
+                self.table: '',
+                self.layer: layer_slider(len(model.layers), data[self.layer]),
+                **self.show_controls({}),
             }
             return
-        side, has_scores = int(data[self.side]), model.predictor.task == 'detection'
+        side = int(data[self.side])
         if view == SIZES:
             scales: dict[Any, str] = views.scales_to_compare(model, file)
         else:
@@ -294,12 +314,15 @@ class Page:
         pictures = [views.show_image(file)] if view == SIZES and len(scales) % 2 else []
         for scale, remark in scales.items():
             found = views.keep_scores(views.predict(model, file, scale), data[self.score])
-            picture, caption = views.draw(model, file, found, as_seen=view == SIZES)
+            opacity = data[self.opacity]
+            picture, caption = views.draw(
+                model, file, found, as_seen=view == SIZES, opacity=opacity
+            )
             pictures.append((picture, ' | '.join(filter(None, (caption, remark)))))
             yield {
                 self.sizes if view == SIZES else self.prediction: to_html(pictures),
-                self.table: views.to_table(model, found),
-                self.score: gr.Slider(visible=has_scores),
+                self.table: views.to_table(model, found) if view == PREDICTION else '',
+                **self.show_controls(found),
             }
 
     def say(self, text: str) -> dict[Any, Any]:
@@ -309,7 +332,14 @@ class Page:
             self.table: '',
             self.attention: None,
             self.caption: '',
-            self.score: gr.Slider(visible=False),
+            **self.show_controls({}),
+        }
+
+    def show_controls(self, found: views.Prediction) -> dict[Any, Any]:
+        """The sliders that change the picture of a prediction, by component; hide the others."""
+        return {
+            self.score: gr.Slider(visible='scores' in found),
+            self.opacity: gr.Slider(visible=views.has_masks(found)),
         }
 
     def launch(self, host: str, port: int) -> str:
@@ -337,6 +367,12 @@ class Page:
             app_kwargs=dict(middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]),
         )
         return address
+
+
+def layer_slider(count: int, chosen: int) -> gr.Slider:
+    """The slider of ``count`` layers, hidden without a choice."""
+    last = dict(value=count) if count and chosen > count else {}
+    return gr.Slider(maximum=max(2, count), visible=count > 1, **last)
 
 
 async def refuse_address(url: str, **_: Any) -> str:

@@ -1,6 +1,7 @@
 """What the page shows of a model and an image: pictures, captions and tables."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from math import log2, prod
@@ -9,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
-from example_images import examples
+from example_images import Example, examples
 from explain import FeatureExtractor, attention_layers, attention_map, principal_colours
 from mmengine.config import Config
 from picture import largest_classes
@@ -25,7 +26,7 @@ from cpvt_backbones.inference import (
     image_size,
     read_image,
 )
-from cpvt_backbones.inference.drawing import draw_prediction
+from cpvt_backbones.inference.drawing import OPACITY, draw_prediction, label_font
 from cpvt_backbones.inference.predictions import Prediction
 from cpvt_backbones.inference.sizes import Scale, fit
 from cpvt_backbones.toolboxes import read_config
@@ -41,6 +42,7 @@ KEPT_SIDE = 2048  # px; larger images are reduced when they are read
 MAX_SIDE = 1024  # px, the longer side of an image in the model
 FIRST_SIDE = 512  # px, of the image whose features are shown first
 SHOWN = (720, 720)  # px that pictures fit in
+DASH = 10  # px, of the outline of a missed object
 FACTORS = (0.5, 1, 2, 3)  # of the first scale, the sizes that are compared
 LOWEST_SCORE = 0.05  # of the boxes that are kept, which the page filters
 VALUES = dict(
@@ -84,6 +86,11 @@ class Model:
         """Download a published model that is not there yet; ``CheckpointError`` if it fails."""
         if self.published is not None:
             locate_checkpoint(self.checkpoint)
+
+    @cached_property
+    def layers(self) -> list[str]:
+        """Names of its attention layers, from the first on."""
+        return [*attention_layers(self.extractor)]
 
     def release(self) -> None:
         """Free the memory of its weights; the next use reads them again."""
@@ -155,12 +162,13 @@ def read_upload(file: str) -> np.ndarray:
 
 
 def explain(
-    model: Model, file: str, side: int, depth: int, across: int, down: int
+    model: Model, file: str, side: int, number: int, across: int, down: int
 ) -> tuple[list[Captioned], Image.Image | None, str]:
     """Colours of each level's features; where a layer attends to from a point, and its caption.
 
-    In percent, the layer is at ``depth``, the point ``across`` from the left and ``down`` from the
-    top. No attention is shown of a backbone that has none, or has windows of another package.
+    ``number`` counts the attention layers from 1; beyond the last, it is the last. In percent, the
+    point is ``across`` from the left and ``down`` from the top. No attention is shown of a backbone
+    that has none, or has windows of another package.
     """
     rgb = read_upload(file)
     shown = Image.fromarray(fit(rgb, SHOWN))
@@ -171,13 +179,12 @@ def explain(
     features = []
     # First the trunk's own level, of patches of 16 px: the others are made from it.
     for (level,) in sorted(levels, key=lambda one: abs(log2(width / one.shape[3] / 16))):
-        caption = f'{width} x {height} px as {level.shape[2]} x {level.shape[1]} places'
+        caption = f'{width} x {height} px as a map of {level.shape[2]} x {level.shape[1]} cells'
         features.append((_enlarge(principal_colours(level), shown.size), caption))
-    layers = [*attention_layers(model.extractor)]
-    if not layers:
+    if not model.layers:
         return features, None, 'The backbone has no attention layers.'
-    number = round(depth / 100 * (len(layers) - 1))
-    layer = layers[number]
+    number = min(round(number), len(model.layers))
+    layer = model.layers[number - 1]
     x, y = int(across / 100 * (width - 1)), int(down / 100 * (height - 1))
     try:
         weights = attention_map(model.extractor, images, layer, x=x, y=y)
@@ -188,8 +195,8 @@ def explain(
     picture = Image.composite(Image.new('RGB', shown.size, 'darkorange'), dark, strength)
     centre = across / 100 * shown.width, down / 100 * shown.height
     ImageDraw.Draw(picture).circle(centre, 8, fill='white', outline='black', width=2)
-    share = f'at most {weights.max():.1%} of the attention in a place'
-    return features, picture, f'Layer {number + 1} of {len(layers)} ({layer}): {share}'
+    share = f'{weights.max():.1%} of the attention is on one cell at most'
+    return features, picture, f'Layer {number} of {len(model.layers)} ({layer}): {share}'
 
 
 def _enlarge(cells: torch.Tensor, size: tuple[int, int]) -> Image.Image:
@@ -265,30 +272,32 @@ def keep_scores(found: Prediction, score: float) -> Prediction:
     return {**found, **{key: [found[key][i] for i in kept] for key in columns}}
 
 
-def draw(model: Model, file: str, found: Prediction, *, as_seen: bool) -> Captioned:
+def draw(
+    model: Model, file: str, found: Prediction, *, as_seen: bool, opacity: float = OPACITY
+) -> Captioned:
     """The prediction with its legend, on the image itself or as the model sees it, and a caption.
 
     The caption has the size that the model sees and the time of the prediction, where the truth is
     known how much of it is right, and of the model's own example whether the model is good at this
-    size.
+    size. Labelled objects that the model missed have a dashed outline.
     """
     rgb, seen = read_upload(file), found['seen']
     texts = [f'{seen.shape[1]} x {seen.shape[0]} px, {found["milliseconds"]:.0f} ms']
     example = next((one for one in examples() if np.array_equal(one.image, rgb)), None)
     truth = example if example is not None and example.model == model.checkpoint else None
+    missed: list[int] = []
+    classes = model.predictor.classes
     if 'label' in found:
         texts.append(f'{found["class"] or found["label"]} {found["score"]:.0%}')
     elif 'boxes' in found and truth is None:
         texts.append(f'{len(found["boxes"])} boxes')
     elif 'boxes' in found:
-        met = match(found['boxes'], found['labels'], truth.boxes, truth.labels)
-        count = int((met >= 0).sum())
-        false = len(found['boxes']) - count
-        texts.append(f'{count} of the {len(truth.boxes)} labelled cells found, {false} false boxes')
+        missed = missed_objects(found, truth)
+        texts += count_objects(found, truth, [classes[truth.labels[i]] for i in missed])
     elif 'segments' in found:
         texts.append(f'{len(found["segments"])} segments')
     else:
-        texts.append(largest_classes(found['seg_map'], model.predictor.classes))
+        texts.append(largest_classes(found['seg_map'], classes))
     if model.predictor.sizes is not None and found['warning']:
         texts.append('outside the good sizes')
     elif model.predictor.sizes is not None and truth is not None:
@@ -299,8 +308,51 @@ def draw(model: Model, file: str, found: Prediction, *, as_seen: bool) -> Captio
     elif truth is None and model.checkpoint in shipped_weights():
         texts.append('your own image: see what the model is for')
     shown = fit(seen[..., ::-1] if as_seen else rgb, SHOWN).copy()
-    picture = draw_prediction(shown, found, model.predictor, rgb.shape[1::-1])
-    return Image.fromarray(picture), ' | '.join(texts)
+    drawn = draw_prediction(shown, found, model.predictor, rgb.shape[1::-1], opacity=opacity)
+    picture = Image.fromarray(drawn)
+    for i in missed:
+        box = truth.boxes[i] * np.tile(np.divide(picture.size, rgb.shape[1::-1]), 2)
+        _draw_missed(picture, box.tolist(), classes[truth.labels[i]])
+    return picture, ' | '.join(texts)
+
+
+def missed_objects(found: Prediction, truth: Example) -> list[int]:
+    """Indices of the labelled objects without a box."""
+    met = match(found['boxes'], found['labels'], truth.boxes, truth.labels)
+    return sorted(set(range(len(truth.boxes))).difference(met.tolist()))
+
+
+def count_objects(found: Prediction, truth: Example, missed: Sequence[str]) -> list[str]:
+    """How many labelled objects are found, and how many of each class are ``missed``."""
+    count = len(truth.boxes) - len(missed)
+    false = len(found['boxes']) - count
+    boxes = f'{false} false box{"" if false == 1 else "es"}'
+    texts = [f'{count} of the {len(truth.boxes)} labelled cells found, {boxes}']
+    if missed:
+        counts = [f'{number} {name}' for name, number in Counter(missed).most_common()]
+        texts.append(f'missed (dashed): {", ".join(counts)}')
+    return texts
+
+
+def _draw_missed(picture: Image.Image, box: Sequence[float], name: str) -> None:
+    """Outline an object x1, y1, x2, y2 in white dashes on black, with its class in the middle."""
+    draw = ImageDraw.Draw(picture)
+    left, top, right, bottom = box
+    draw.rectangle((left, top, right, bottom), outline='black', width=3)
+    for x in np.arange(left, right, 2 * DASH):
+        for y in (top + 1, bottom - 1):
+            draw.line((x, y, min(x + DASH, right), y), fill='white', width=3)
+    for y in np.arange(top, bottom, 2 * DASH):
+        for x in (left + 1, right - 1):
+            draw.line((x, y, x, min(y + DASH, bottom)), fill='white', width=3)
+    middle, font = ((left + right) / 2, (top + bottom) / 2), label_font(18)
+    style = dict(fill='white', stroke_fill='black', stroke_width=3)
+    draw.text(middle, f'missed\n{name}', font=font, anchor='mm', align='center', **style)
+
+
+def has_masks(found: Prediction) -> bool:
+    """Whether masks are drawn over the image."""
+    return not found.keys().isdisjoint(('seg_map', 'panoptic', 'masks'))
 
 
 def to_table(model: Model, found: Prediction) -> str:

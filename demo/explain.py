@@ -102,7 +102,7 @@ def attention_layers(model: nn.Module) -> dict[str, Attention | SpatialReduction
 
 @torch.no_grad()
 def attention_map(model: nn.Module, images: Tensor, layer: str, *, x: int, y: int) -> Tensor:
-    """Weights with which the place of a pixel attends to all places in a layer, mean of the heads.
+    """Weights with which the cell of a pixel attends to all cells in a layer, mean of the heads.
 
     Args:
         model: In evaluation mode.

@@ -94,7 +94,12 @@ def make_preview(image: Any) -> np.ndarray:
 
 
 def draw_prediction(
-    rgb: np.ndarray, prediction: Prediction, predictor: Style, size: tuple[int, int]
+    rgb: np.ndarray,
+    prediction: Prediction,
+    predictor: Style,
+    size: tuple[int, int],
+    *,
+    opacity: float = OPACITY,
 ) -> np.ndarray:
     """Draw a prediction on the image.
 
@@ -109,18 +114,19 @@ def draw_prediction(
         prediction: The prediction; see :class:`.Inferencer`.
         predictor: Task, class names and palette.
         size: (width, height) in px of the predicted image.
+        opacity: Opacity of masks and class maps over the image, 0 to 1.
     """
     if predictor.task == 'panoptic':
-        return _draw_segments(rgb, prediction)
+        return _draw_segments(rgb, prediction, opacity)
     if predictor.task == 'segmentation':
-        return _draw_map(rgb, prediction['seg_map'], predictor)
+        return _draw_map(rgb, prediction['seg_map'], predictor, opacity)
     if predictor.task == 'classification':
         picture = _Canvas(Image.fromarray(rgb))
         name = _label(prediction['label'], prediction['class'], prediction.get('score'))
         shade = _shade(class_colours(predictor)[prediction['label']])
         picture.write((0, 0, 0, 0), name, shade, font=picture.title_font(name))
         return np.asarray(picture.image)
-    return _draw_instances(rgb, prediction, predictor, size)
+    return _draw_instances(rgb, prediction, predictor, size, opacity)
 
 
 def fit_to_sheet(rgb: np.ndarray) -> np.ndarray:
@@ -153,7 +159,7 @@ def contact_sheet(pictures: Sequence[tuple[np.ndarray, str]], columns: int = 4) 
     return sheet
 
 
-def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
+def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style, opacity: float) -> np.ndarray:
     height, width = rgb.shape[:2]
     if isinstance(seg_map, np.ndarray):
         seg_map = resize_classes(seg_map, height=height, width=width)
@@ -167,7 +173,7 @@ def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
         raise InputError(f'palette must have a colour for class {seg_map.max()}')
     pixels = np.bincount(classes)
     background = [label for label, name in enumerate(names) if _is_background(name)]
-    tinted = cv2.addWeighted(rgb, 1 - OPACITY, colours.take(seg_map, axis=0), OPACITY, 0)
+    tinted = cv2.addWeighted(rgb, 1 - opacity, colours.take(seg_map, axis=0), opacity, 0)
     untouched = missing | np.isin(seg_map, background)
     tinted[untouched] = rgb[untouched]
     picture = _Canvas(Image.fromarray(tinted))
@@ -178,7 +184,7 @@ def _draw_map(rgb: np.ndarray, seg_map: Any, predictor: Style) -> np.ndarray:
     return np.asarray(picture.image)
 
 
-def _draw_segments(rgb: np.ndarray, prediction: Prediction) -> np.ndarray:
+def _draw_segments(rgb: np.ndarray, prediction: Prediction, opacity: float) -> np.ndarray:
     height, width = rgb.shape[:2]
     ids, segments = prediction['panoptic'], prediction['segments']
     scale = np.array([width / ids.shape[1], height / ids.shape[0]] * 2)
@@ -190,7 +196,7 @@ def _draw_segments(rgb: np.ndarray, prediction: Prediction) -> np.ndarray:
     table = np.zeros((max(shades, default=0) + 1, 3), np.uint8)
     for number, shade in shades.items():
         table[number] = shade
-    tinted = cv2.addWeighted(rgb, 1 - OPACITY, table.take(ids, axis=0), OPACITY, 0)
+    tinted = cv2.addWeighted(rgb, 1 - opacity, table.take(ids, axis=0), opacity, 0)
     tinted[ids == 0] = rgb[ids == 0]
     border = np.zeros(ids.shape, bool)
     border[:, 1:] |= ids[:, 1:] != ids[:, :-1]
@@ -219,7 +225,11 @@ def _segment_names(segments: Sequence[dict[str, Any]]) -> dict[int, str]:
 
 
 def _draw_instances(
-    rgb: np.ndarray, prediction: Prediction, predictor: Style, size: tuple[int, int]
+    rgb: np.ndarray,
+    prediction: Prediction,
+    predictor: Style,
+    size: tuple[int, int],
+    opacity: float,
 ) -> np.ndarray:
     height, width = rgb.shape[:2]
     labels = prediction['labels']
@@ -227,7 +237,7 @@ def _draw_instances(
         shades = [_shade(colour) for colour in distinct_colours(len(labels))]
         for mask, shade in zip(prediction['masks'], shades, strict=True):
             inside = decode_mask(mask, height=height, width=width)
-            rgb[inside] = np.round((1 - OPACITY) * rgb[inside] + OPACITY * np.array(shade))
+            rgb[inside] = np.round((1 - opacity) * rgb[inside] + opacity * np.array(shade))
     else:
         colours = class_colours(predictor)
         shades = [_shade(colours[label]) for label in labels]

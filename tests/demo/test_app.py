@@ -18,6 +18,7 @@ import torch
 from example_images import CLASSIFIER, DETECTOR, SEGMENTOR, examples
 from PIL import Image
 from tiny import write_panoptic_model
+from torchvision.ops import box_iou
 
 from cpvt_backbones import weights
 from cpvt_backbones.checkpoints import CheckpointError
@@ -61,6 +62,7 @@ def example(model):
 def given(page, **values):
     """What the page passes to ``run``: its own values, but for those of ``values``."""
     components = [page.view, page.name, page.image, *page.sliders, page.side, page.score]
+    components.append(page.opacity)
     data = {component: component.value for component in components}
     return data | {getattr(page, name): value for name, value in values.items()}
 
@@ -125,8 +127,11 @@ def test_segments_have_a_picture_a_table_and_sizes(views, file, tmp_path):
     nothing = dict(found, segments=[], panoptic=np.zeros_like(found['panoptic']))
     assert views.to_table(model, nothing).count('\n') == 1
     assert '0 segments' in views.draw(model, path, nothing, as_seen=True)[1]
-    features, attention, caption = views.explain(model, path, 64, 50, 50, 50)
-    assert features and attention is not None and 'attention' in caption
+    count = len(model.layers)
+    features, attention, caption = views.explain(model, path, 64, 1, 50, 50)
+    assert features and attention is not None and f'Layer 1 of {count} (' in caption
+    _, _, caption = views.explain(model, path, 64, 99, 50, 50)
+    assert f'Layer {count} of {count} ({model.layers[-1]})' in caption
 
 
 def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):
@@ -144,10 +149,68 @@ def test_scores_are_filtered_without_the_model(app, views, file, monkeypatch):
     none, empty = run(1)
     assert more > first > 0 and none == 0
     assert '0 of the 11 labelled cells found, 0 false boxes' in empty and picture != empty
-    found = views.keep_scores(views.predict(app.models[DETECTOR], image, 'config'), 1)
-    drawn, _ = views.draw(app.models[DETECTOR], image, found, as_seen=False)
-    small = Image.fromarray(example(DETECTOR).image).resize((240, 240)).resize(drawn.size)
+    # Without known objects, nothing is drawn.
+    nothing = views.keep_scores(views.predict(app.models[DETECTOR], image, 'config'), 1)
+    mirrored = example(DETECTOR).image[:, ::-1]
+    drawn, caption = views.draw(app.models[DETECTOR], file(mirrored), nothing, as_seen=False)
+    small = Image.fromarray(mirrored).resize((240, 240)).resize(drawn.size)
+    assert '| 0 boxes |' in caption
     assert np.abs(np.asarray(drawn, float) - small).mean() < 3
+
+
+def test_missed_objects_are_outlined_and_counted_by_class(app, views, file):
+    model, one = app.models[DETECTOR], example(DETECTOR)
+    path = file(one.image)
+    found = views.keep_scores(views.predict(model, path, 'config'), 0.5)
+    boxes = torch.tensor(found['boxes'])
+    overlaps = box_iou(boxes, torch.tensor(one.boxes, dtype=boxes.dtype))
+    overlaps[torch.tensor(found['labels'])[:, None] != torch.tensor(one.labels)] = 0
+    missed = (overlaps.amax(0) < 0.5).nonzero().flatten().tolist()
+    assert views.missed_objects(found, one) == missed
+    assert sorted(model.predictor.classes[one.labels[i]] for i in missed) == ['RBC', 'WBC']
+    picture, caption = views.draw(model, path, found, as_seen=False)
+    assert 'missed (dashed): 1 WBC, 1 RBC' in caption
+    (white_cell,) = np.flatnonzero(one.labels == model.predictor.classes.index('WBC'))
+    left, top, right, _ = (one.boxes[white_cell] * picture.width / one.image.shape[1]).astype(int)
+    edge = np.asarray(picture)[top : top + 3, left:right].reshape(-1, 3)
+    assert all((edge == shade).all(1).mean() > 0.3 for shade in (0, 255))
+    everything = dict(found, boxes=one.boxes.tolist(), labels=one.labels.tolist())
+    everything |= dict(classes=['?'] * len(one.labels), scores=[0.9] * len(one.labels))
+    _, caption = views.draw(model, path, everything, as_seen=False)
+    assert '11 of the 11 labelled cells found, 0 false' in caption and 'missed' not in caption
+
+
+def test_opacity_is_for_masks_and_scores_are_for_boxes(app, file):
+    page = app.page
+
+    def run(model, **values):
+        one = given(page, view='Prediction', name=model, image=file(model), **values)
+        (shown,) = page.run(one)
+        return shown
+
+    for model, has_scores, has_masks in (
+        (CLASSIFIER, False, False),
+        (DETECTOR, True, False),
+        (SEGMENTOR, False, True),
+    ):
+        shown = run(model)
+        assert shown[page.score].visible == has_scores and shown[page.opacity].visible == has_masks
+    faint, strong = (run(SEGMENTOR, opacity=value)[page.prediction] for value in (0, 1))
+    assert len({faint, strong, shown[page.prediction]}) == 3
+
+
+def test_the_slider_of_layers_has_as_many_as_the_model(app, file, monkeypatch):
+    page = app.page
+    chosen = given(page, view='Features', name=CLASSIFIER, image=file(CLASSIFIER))
+    (shown,) = page.run(chosen | {page.layer: 12})
+    assert 'Layer 12 of 12 (backbone.blocks.11.attn)' in shown[page.caption]
+    assert (shown[page.layer].maximum, shown[page.layer].visible) == (12, True)
+    monkeypatch.setitem(
+        vars(app.models[CLASSIFIER]), 'layers', [f'backbone.blocks.{i}.attn' for i in range(2)]
+    )
+    (shown,) = page.run(chosen)
+    assert 'Layer 2 of 2 (backbone.blocks.1.attn)' in shown[page.caption]
+    assert (shown[page.layer].maximum, shown[page.layer].value) == (2, 2)
 
 
 def test_features_begin_at_a_size_that_the_model_is_good_at(app):
@@ -284,9 +347,9 @@ def call(app, number, *data, session=None):
 
 def ask_result(app, place=None, value=None, session=None):
     """The answer to a request for a result, with another value at one place."""
-    # Image, model, a state, which the server keeps; side; side, layer and point; score.
+    # Image, model, a state, which the server keeps; side; side, layer and point; score, opacity.
     image = dict(app.page.image.value, meta=dict(_type='gradio.FileData'))
-    data = [image, CLASSIFIER, None, 0, 64, 0, 50, 50, 0.5]
+    data = [image, CLASSIFIER, None, 0, 64, 7, 50, 50, 0.5, 0.6]
     if place is not None:
         data[place] = value
     number = next(i for i, fn in app.page.blocks.fns.items() if fn.name == 'run')

@@ -108,7 +108,8 @@ def test_prediction_and_scores(open_page):
     view(page, 'Prediction')
     done(
         page,
-        r'240 x 240 px, \d+ ms \| \d+ of the 11 labelled cells found, \d+ false boxes.+RBC\s*\d',
+        r'240 x 240 px, \d+ ms \| 9 of the 11 labelled cells found, 0 false boxes'
+        r' \| missed \(dashed\): 1 WBC, 1 RBC.+RBC\s*\d',
     )
     picture(page, 'app_prediction', DETECTOR)
     side = page.get_by_label(re.compile('number input for Longer side.+0: automatic'))
@@ -125,18 +126,24 @@ def test_prediction_and_scores(open_page):
     done(page, r'building\s*2\d\.\d%')
     expect(score).to_be_hidden()
     expect(side).to_have_value('0')
+    opacity = page.get_by_label('number input for Opacity of the mask')
+    before = page.locator('#results figure img').get_attribute('src')
+    opacity.fill('0.2')
+    opacity.press('Enter')
+    opacity.blur()
+    expect(page.locator('#results figure img')).not_to_have_attribute('src', before)
 
 
 def test_several_sizes(open_page):
     page = open_page()
     choose(page, DETECTOR)
     view(page, 'Features')
-    done(page, '512 x 512 px as 32 x 32 places')
+    done(page, '512 x 512 px as a map of 32 x 32 cells')
     view(page, 'Several sizes')
     done(page, r'120 x 120 px, .+ outside the good sizes.+720 x 720 px, \d+ ms \|')
     done(
         page,
-        r'480 x 480 px, \d+ ms \| \d+ of .+ \d+ false boxes \| this model was trained on other',
+        r'480 x 480 px, \d+ ms \| 9 of .+ 0 false boxes \| missed .+ \| this model was trained on',
     )
     choose(page, SEGMENTOR)
     done(
@@ -145,10 +152,10 @@ def test_several_sizes(open_page):
     )
     picture(page, 'app_sizes', SEGMENTOR)
     view(page, 'Features')
-    done(page, '512 x 384 px as 128 x 96 places')
+    done(page, '512 x 384 px as a map of 128 x 96 cells')
     picture(page, 'app_features', SEGMENTOR)
     choose(page, CLASSIFIER)
-    done(page, '224 x 168 px as 14 x 11 places')
+    done(page, '224 x 168 px as a map of 14 x 11 cells')
     view(page, 'Several sizes')
     done(page, r'129 x 97 px, \d+ ms \| church \d\d% \| good size')
 
@@ -157,9 +164,9 @@ def test_the_screen_of_a_phone_shows_the_tabs_and_a_result(open_page):
     page = open_page(width=390, height=844, device_scale_factor=2)
     choose(page, SEGMENTOR)
     view(page, 'Features')
-    done(page, '512 x 384 px as 128 x 96 places')
+    done(page, '512 x 384 px as a map of 128 x 96 cells')
     for tab, text in (
-        ('Features', '512 x 384 px as 128 x 96 places'),
+        ('Features', '512 x 384 px as a map of 128 x 96 cells'),
         ('Several sizes', r'640 x 480 px, .+ building 2\d%.+1024 x 768 px, '),
     ):
         view(page, tab)
@@ -187,17 +194,23 @@ def test_the_screen_of_a_phone_shows_the_tabs_and_a_result(open_page):
 def test_a_point_is_chosen_by_a_click_and_by_the_keyboard(open_page):
     page = open_page()
     view(page, 'Features')
-    done(page, '224 x 168 px as 14 x 11 places')
+    done(page, '224 x 168 px as a map of 14 x 11 cells')
     page.locator('#results button img').click(position=dict(x=20, y=20))
     across = page.get_by_label('number input for Point: % from the left')
+    expect(across).to_be_hidden()
+    page.get_by_role('button', name='Set the point by keyboard').press('Enter')
     expect(across).not_to_have_value('50')
     across.focus()
     page.keyboard.press('ArrowUp')
-    layer = page.get_by_label('number input for Layer, from the first')
-    layer.fill('0')
-    layer.press('Enter')
-    layer.blur()
-    done(page, r'blocks\.0\.attn')
+    layer = page.get_by_label('number input for Attention layer')
+    for number, name in (
+        ('1', r'1 of 12 \(backbone\.blocks\.0'),
+        ('99', r'12 of 12 \(backbone\.blocks\.11'),
+    ):
+        layer.fill(number)
+        layer.press('Enter')
+        layer.blur()
+        done(page, rf'Layer {name}\.attn\)')
 
 
 RNG = np.random.default_rng(0)
@@ -216,7 +229,7 @@ def test_kinds_of_images(open_page, name):
     view(page, 'Features')
     page.get_by_label('Remove Image').click()
     give(page, name, KINDS[name])
-    done(page, '224 x 149 px as 14 x 10 places')
+    done(page, '224 x 149 px as a map of 14 x 10 cells')
 
 
 def test_a_file_that_is_no_image(open_page):
@@ -270,7 +283,7 @@ def test_windows_and_accessibility(open_page, colours, width):
         page.screenshot(path=FOLDER / f'after_tap_{colours}.png')
     check('prediction')
     view(page, 'Features')
-    done(page, '512 x 512 px as 32 x 32 places')
+    done(page, '512 x 512 px as a map of 32 x 32 cells')
     check('features')
     view(page, 'Several sizes')
     done(page, '720 x 720 px')

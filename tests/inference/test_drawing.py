@@ -45,6 +45,24 @@ def test_a_legend_is_below_the_picture_and_names_the_classes_that_are_there():
         assert (count > 20) == (label in (0, 2))
 
 
+@pytest.mark.parametrize('opacity', [0, 0.25, 1])
+def test_a_mask_covers_the_image_by_its_opacity(opacity):
+    coco_mask = pytest.importorskip('pycocotools.mask')
+    grey, colour = np.full((40, 40, 3), 100, np.uint8), np.array([200, 0, 40])
+    style = ClassStyle('segmentation', ['road'], [colour.tolist()])
+    seg_map = np.zeros((40, 40), np.uint8)
+    picture = draw_prediction(
+        grey.copy(), dict(seg_map=seg_map), style, size=(40, 40), opacity=opacity
+    )
+    assert np.abs(picture[:40] - ((1 - opacity) * 100 + opacity * colour)).max() <= 0.5
+    mask = coco_mask.encode(np.asfortranarray(seg_map + 1))
+    found = dict(boxes=[[0, 0, 39, 39]], labels=[0], classes=['road'], masks=[mask])
+    detector = ClassStyle('detection', ['road'])
+    picture = draw_prediction(grey.copy(), found, detector, size=(40, 40), opacity=opacity)
+    blend = (1 - opacity) * 100 + opacity * distinct_colours(1)[0]
+    assert np.abs(picture[20, 20] - blend).max() <= 0.5
+
+
 def test_the_background_takes_no_colour_from_the_classes():
     """The first colours differ most. Labels of masks and predictions have the same ones."""
     style = ClassStyle('segmentation', ['road', 'Background', 'sky'])
