@@ -179,7 +179,7 @@ FIGURES += [
     ),
     (
         'docs/export.md',
-        '`--format onnx` | `--runtime openvino-bfloat16` | in PyTorch: N to N',
+        '`--format onnx` | `--runtime openvino-bfloat16` | N to N times PyTorch in float32 |',
         lambda: on_epyc('openvino_bf16'),
     ),
     (
