@@ -59,7 +59,8 @@ def test_the_lines_are_those_of_the_complete_configs():
     """Of the pages of the toolboxes, whose blocks are trained by test_own_config.py."""
     resume = (
         "runner_type = 'ResumableRunner'",
-        "checkpoint=dict(type='DurableCheckpointHook'",
+        'checkpoint=dict(',
+        "type='DurableCheckpointHook'",
         'max_keep_ckpts=2',
     )
     pages = dict(mmdet='RetinaNet', mmseg='UPerNet')
@@ -140,15 +141,10 @@ def shown_results():
     """Cells of the table by backbone."""
     lines = TEXT.partition('\n## Results\n')[2].splitlines()
     head, _, *table = [line.split('|') for line in lines if '|' in line]
-    columns = 'RetinaNet, box AP|ms|MiB|UPerNet, mIoU|ms|MiB'
+    columns = 'RetinaNet, box AP|ms|MiB|Semantic FPN, mIoU|ms|MiB'
     assert head[1:] == columns.split('|')
     names = [re.sub(r'\[(.+)\]\(.+\)', r'\1', cells[0]).strip('*') for cells in table]
     return dict(zip(names, (cells[1:] for cells in table), strict=True))
-
-
-def rounded(score):
-    """To one decimal, half up."""
-    return str(Decimal(score).quantize(Decimal('0.1'), ROUND_HALF_UP))
 
 
 def csv_rows(name):
@@ -158,7 +154,7 @@ def csv_rows(name):
 
 def test_the_results_are_the_published_and_measured_ones():
     """An empty cell is of a model that has no such config."""
-    detectors, upernet = map(csv_rows, ('detectors', 'upernet'))
+    detectors, segmentors = map(csv_rows, ('detectors', 'semantic_fpn'))
     published, shown = csv_rows('twins_tables'), shown_results()
     known = published_weights()
     assert shown.keys() == {*published, 'PVTv2-B2'}
@@ -167,36 +163,36 @@ def test_the_results_are_the_published_and_measured_ones():
         *(detectors['PVTv2-B2'][key] for key in ('ms', 'mib')),
         *[''] * 3,
     ]
-    # That the peers' scores of UPerNet are mmseg's is held by test_models_page.py.
-    page = (README.parent / 'docs/models.md').read_text(encoding='utf-8')
-    mious = dict(re.findall(r'^\| \*peer: UPerNet, (\S+)\* \| ([\d.]+)', page, re.MULTILINE))
-    upernet_s = known['upernet_twins_pcpvt_small-ade20k'].scores['mIoU']
-    mious['PyramidCPVT-S'] = str(upernet_s)
     for name, cells in shown.items():
         wanted = [published[name]['box_ap'], detectors[name]['ms'], detectors[name]['mib']]
-        costs = upernet.get(name, dict(ms='', mib=''))
-        assert cells == [*wanted, mious.get(name, ''), costs['ms'], costs['mib']]
+        costs = segmentors[name]
+        assert cells == [*wanted, published[name]['miou'], costs['ms'], costs['mib']]
+    own = known['semantic_fpn_twins_pcpvt_small-ade20k'].scores['mIoU']
+    assert f"Semantic FPN with mmseg's weights has {own}" in TEXT
 
 
-def test_the_first_paragraph_says_what_the_table_has():
-    shown = shown_results()
-    names = ('PyramidCPVT-S', 'Swin-T', 'ResNet-50')
-    for label, column, metric in (('RetinaNet', 0, 'box AP'), ('UPerNet', 3, 'mIoU')):
-        scores = [rounded(shown[name][column]) for name in names]
-        pattern = rf'{label}: ([\d.]+) {metric} .+? (\S+), ([\d.]+) with (\S+), ([\d.]+) with (\S+)'
-        (said,) = re.findall(pattern, TEXT)
-        said = [one.rstrip(',') for one in said]
-        assert said == [part for pair in zip(scores, names, strict=True) for part in pair]
-    pattern = r"needs N times the time of ResNet-50's and N times the memory"
-    (said,) = re.findall(re.sub(r'\bN\b', r'([\\d.]+)', pattern), TEXT)
-    ms, mib, upernet = (
-        int(shown['PyramidCPVT-S'][column]) / int(shown['ResNet-50'][column])
-        for column in (1, 2, 4)
+def test_the_first_paragraphs_say_what_the_table_has():
+    shown, known = shown_results(), published_weights()
+    base, ours = shown['ResNet-50'], shown['PyramidCPVT-S']
+    ap, miou = (Decimal(ours[column]) - Decimal(base[column]) for column in (0, 3))
+    assert f'gains {ap} box AP over ResNet-50 in RetinaNet on COCO, and {miou} mIoU in Sem' in TEXT
+    training = [csv_rows('detectors_train')[name] for name in ('PyramidCPVT-S', 'ResNet-50')]
+    ratios = [int(ours[column]) / int(base[column]) for column in (1, 2)]
+    ratios += [int(training[0][key]) / int(training[1][key]) for key in ('ms', 'mib')]
+    pattern = (
+        'RetinaNet takes N times as long as with ResNet-50, and N times the memory.'
+        r' .+ takes N times as long, and N times the memory\.'
     )
-    assert said == (f'{ms:.1f}', f'{mib:.1f}')
-    assert 'a UPerNet needs the same time' in TEXT and abs(upernet - 1) < 0.03
+    (said,) = re.findall(re.sub(r'\bN\b', r'([\\d.]+)', pattern), TEXT)
+    assert said == tuple(f'{ratio:.1f}' for ratio in ratios)
     assert f'COCO weights ({shown["PVTv2-B2"][0]} AP) download by name' in TEXT
-    assert not any('peg' in one.about.lower() for one in published_weights().values())
+    assert not any('peg' in one.about.lower() for one in known.values())
+    for phrase, name in (
+        ('keep your UPerNet ({} mIoU)', 'upernet_twins_pcpvt_small-ade20k'),
+        ('docs/models.md#ade20k) ({} mIoU)', 'segmenter_vit_small-ade20k'),
+    ):
+        score = Decimal(str(known[name].scores['mIoU']))
+        assert phrase.format(score.quantize(Decimal('0.1'), ROUND_HALF_UP)) in TEXT
 
 
 def test_the_first_picture_has_the_points_of_the_table(monkeypatch):
