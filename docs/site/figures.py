@@ -25,6 +25,7 @@ sys.path.extend(
     str(Path(__file__).resolve().parents[2] / name) for name in ('', 'demo', 'projects', 'tools')
 )
 
+import ade20k
 import before_after
 import cards
 import cell_masks
@@ -329,6 +330,7 @@ if __name__ == '__main__':
         save_themed(draw(narrow=False), draw.__name__)
         save_themed(draw(narrow=True), f'{draw.__name__}_narrow')
     hero.save(FOLDER)
+    ade20k.save(FOLDER)
     before_after.save(FOLDER)
     cell_masks.save(FOLDER)
     terminal.save(FOLDER)

@@ -50,13 +50,20 @@ Images of 640 px, or 1280 px if the name says so.""",
 **Take `segmenter_vit_small-ade20k`**, or `eomt_large-ade20k` if mIoU counts more than time. If you
 keep your UPerNet or Semantic FPN, take it with `twins_pcpvt_small`, which is PyramidCPVT-S.
 
+<picture>
+<source media="(max-width: 44.9em) and (prefers-color-scheme: dark)" srcset="figures/ade20k_narrow_dark.webp">
+<source media="(max-width: 44.9em)" srcset="figures/ade20k_narrow.webp">
+<source media="(prefers-color-scheme: dark)" srcset="figures/ade20k_dark.webp">
+<img src="figures/ade20k.webp" alt="mIoU on ADE20K by time">
+</picture>
+
 - **Time** of the peers and of these two models is from runs in which they took turns
   ([UPerNet](benchmarks/upernet.csv), [Semantic FPN](benchmarks/semantic_fpn.csv)).
 - **Scores** are mmseg's, and for EoMT its authors'. UPerNet was trained on 32 crops per step with
   `twins_pcpvt_small`, and on 16 with ResNet-50 and Swin-T. Peers with Semantic FPN have the Twins
   paper's scores. It has 44.3 for PyramidCPVT-S there, and 46.2 for PyramidCPVT-S in UPerNet.
 
-Images of 512 x 512 px; mmseg tests at 512 px on the shorter side.""",
+Images of 512 x 512 px; mmseg tests at 512 px on the shorter side.""",  # noqa: E501
     'ADE20K panoptic': 'Images of 640 px.',
     'Cityscapes': 'Images of 1024 px.',
     'ImageNet-1k': """\
@@ -94,7 +101,7 @@ TASKS = {
 
 def zoo() -> str:
     """The tables of models that run by name, in Markdown."""
-    index = json.loads((ROOT / 'cpvt_backbones/weights/index.json').read_text())
+    index = read_index()
     costs = read_costs()
     shipped = [
         shipped_model(name, entry, costs) for name, entry in index.items() if 'backbone' in entry
@@ -104,6 +111,14 @@ def zoo() -> str:
         published=''.join(published_table(part, published) for part in parts_of(published)),
         shipped=SHIPPED_HEAD + lines(shipped),
     )
+
+
+def read_index() -> dict[str, dict[str, Any]]:
+    """All models by name."""
+    index: dict[str, dict[str, Any]] = json.loads(
+        (ROOT / 'cpvt_backbones/weights/index.json').read_text()
+    )
+    return index
 
 
 def recipe_table() -> str:
@@ -140,15 +155,21 @@ def published_table(part: str, published: dict[str, dict[str, Any]]) -> str:
     entries = {name: entry for name, entry in published.items() if part_of(entry) == part}
     metrics = list(dict.fromkeys(one for entry in entries.values() for one in entry['scores']))
     metrics.sort(key='mask AP'.__ne__)  # what the part is for comes first
+    head = ['model', *metrics, 'ms', 'memory, MiB', 'params, M', 'licence']
+    rule = ['---', *['---:'] * (len(metrics) + 3), '---']
+    advice = f'{ADVICE.get(part, "")} {measured_on(entries)}'.rstrip()
+    return f'### {part}\n\n{advice}\n\n{lines([head, rule, *rows_of(part, entries, metrics)])}\n'
+
+
+def rows_of(
+    part: str, entries: dict[str, dict[str, Any]], metrics: Sequence[str]
+) -> list[list[str]]:
+    """Rows of the models of a part and of their peers, the best first."""
     rows = [published_model(name, entry, metrics) for name, entry in entries.items()]
     rows += [
         [name, *cells, *[''] * (len(metrics) - 1), *costs] for name, cells, costs in peers(part)
     ]
-    rows.sort(key=lambda cells: -float(cells[1] or 0))
-    head = ['model', *metrics, 'ms', 'memory, MiB', 'params, M', 'licence']
-    rule = ['---', *['---:'] * (len(metrics) + 3), '---']
-    advice = f'{ADVICE.get(part, "")} {measured_on(entries)}'.rstrip()
-    return f'### {part}\n\n{advice}\n\n{lines([head, rule, *rows])}\n'
+    return sorted(rows, key=lambda cells: -float(cells[1] or 0))
 
 
 def measured_on(entries: dict[str, dict[str, Any]]) -> str:

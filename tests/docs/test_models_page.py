@@ -5,6 +5,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from pages import ROOT
@@ -142,3 +143,22 @@ def test_each_folder_of_recipes_is_in_the_index():
     index = (ROOT / 'configs/README.md').read_text(encoding='utf-8')
     folders = {path.parent.name for path in (ROOT / 'configs').glob('*/README.md')}
     assert set(re.findall(r'^\| \[`(\w+)`\]\(\1/README\.md\)', index, re.M)) == folders
+
+
+def test_the_plot_of_ade20k_has_the_points_of_its_table(monkeypatch):
+    """And a label for each name that it labels."""
+    monkeypatch.syspath_prepend(ROOT / 'docs/site')
+    pytest.importorskip('matplotlib')
+    import ade20k
+
+    points = ade20k.read_points()
+    rows = {row['model'].strip('`'): row for row in table('ADE20K')}
+    assert {*points.index} == {*rows} and {*ade20k.LABELS} < {*rows}
+    for name, row in points.iterrows():
+        shown = rows[name]['mIoU'], rows[name]['ms']
+        assert (row.miou, row.ms) == (float(shown[0]), shown[1])
+    axis = ade20k.draw('light').axes[0]
+    drawn = np.concatenate([group.get_offsets() for group in axis.collections])
+    wanted = points[['seconds', 'miou']].to_numpy()
+    assert np.allclose(np.sort(drawn, axis=0), np.sort(wanted, axis=0))
+    assert {text.get_text() for text in axis.texts} >= {'EoMT-L', 'Segmenter-S', 'ResNet-50'}
