@@ -28,7 +28,8 @@ TABLES = """\
 {published}
 ### Models that ship
 
-Development scores on small data sets; no network needed.
+These models need no network. Their scores are [development
+scores](#cards-of-the-models-that-ship) on small data sets.
 
 {shipped}
 </div>
@@ -36,19 +37,22 @@ Development scores on small data sets; no network needed.
 # By part of the page, in its order: what to take, and the size of the images.
 ADVICE = {
     'COCO': """\
-**Take `retinanet_pvtv2_b2-coco`**. To train on a CPU, take the smaller `retinanet_pvtv2_b0-coco`.
-Scores of Swin-T, ResNet-50 and PyramidCPVT-S are the Twins paper's. For ResNet-50,
-mmdet has 36.5, and 39.0 with newer ImageNet weights (*ResNet strikes back*).
-Images of 800 x 1344 px.""",
+**Take `retinanet_pvtv2_b2-coco`**. If you train on a CPU, take the smaller
+`retinanet_pvtv2_b0-coco`.
+
+The scores of Swin-T, ResNet-50 and PyramidCPVT-S are from the Twins paper. For ResNet-50, mmdet
+reports 36.5, or 39.0 with newer ImageNet weights (*ResNet strikes back*). The images have
+800 x 1344 px.""",
     'COCO masks': """\
-**Take `eomt_large-coco_instance`**, at its authors' size of 640 px; ViTDet has 800 x
-1344 px.""",
+**Take `eomt_large-coco_instance`**. Its images have 640 px, as in its authors' tests.
+The images of ViTDet have 800 x 1344 px.""",
     'COCO panoptic': """\
-**Take `eomt_small-coco_panoptic`**, or `eomt_large-coco_panoptic` if PQ counts more than time.
-Images of 640 px, or 1280 px if the name says so.""",
+**Take `eomt_small-coco_panoptic`**, or `eomt_large-coco_panoptic` if PQ matters more to you than
+time. The images have 640 px, or 1280 px if the name says so.""",
     'ADE20K': """\
-**Take `segmenter_vit_small-ade20k`**, or `eomt_large-ade20k` if mIoU counts more than time. If you
-keep your UPerNet or Semantic FPN, take it with `twins_pcpvt_small`, which is PyramidCPVT-S.
+**Take `segmenter_vit_small-ade20k`**, or `eomt_large-ade20k` if mIoU matters more to you than
+time. If you want to keep your UPerNet or Semantic FPN, take the model of this kind with
+`twins_pcpvt_small`, which is PyramidCPVT-S.
 
 <picture>
 <source media="(max-width: 44.9em) and (prefers-color-scheme: dark)" srcset="figures/ade20k_narrow_dark.webp">
@@ -57,18 +61,20 @@ keep your UPerNet or Semantic FPN, take it with `twins_pcpvt_small`, which is Py
 <img src="figures/ade20k.webp" alt="mIoU on ADE20K by time">
 </picture>
 
-- **Time** of the peers and of these two models is from runs in which they took turns
-  ([UPerNet](benchmarks/upernet.csv), [Semantic FPN](benchmarks/semantic_fpn.csv)).
-- **Scores** are mmseg's, and for EoMT its authors'. UPerNet was trained on 32 crops per step with
-  `twins_pcpvt_small`, and on 16 with ResNet-50 and Swin-T. Peers with Semantic FPN have the Twins
-  paper's scores. It has 44.3 for PyramidCPVT-S there, and 46.2 for PyramidCPVT-S in UPerNet.
+- **Times.** The UPerNets took turns in [one run](benchmarks/upernet.csv), and the Semantic FPNs in
+  [another run](benchmarks/semantic_fpn.csv). This holds for the peers and for `twins_pcpvt_small`.
+- **Scores.** EoMT's scores are from its authors. Peers with Semantic FPN have the scores of the
+  Twins paper. All other scores are from mmseg. For PyramidCPVT-S, the Twins paper reports 44.3
+  with Semantic FPN and 46.2 with UPerNet.
+- **Training.** UPerNet with `twins_pcpvt_small` was trained on 32 crops per step. UPerNet with
+  ResNet-50 or Swin-T was trained on 16 crops per step.
 
-Images of 512 x 512 px; mmseg tests at 512 px on the shorter side.""",  # noqa: E501
-    'ADE20K panoptic': 'Images of 640 px.',
-    'Cityscapes': 'Images of 1024 px.',
+The images have 512 x 512 px. mmseg's tests use 512 px on the shorter side.""",  # noqa: E501
+    'ADE20K panoptic': 'The images have 640 px.',
+    'Cityscapes': 'The images have 1024 px.',
     'ImageNet-1k': """\
-**Take `twins_svt_small-imagenet`**, or `dinov2_large-imagenet` if accuracy counts more than
-time. Images of 224 px, or 384 px if the name says so.""",
+**Take `twins_svt_small-imagenet`**, or `dinov2_large-imagenet` if accuracy matters more to you
+than time. The images have 224 px, or 384 px if the name says so.""",
 }
 # Score and millions of parameters of other backbones in mmpretrain: configs/resnet/metafile.yml and
 # configs/swin_transformer/metafile.yml.
@@ -181,7 +187,7 @@ def measured_on(entries: dict[str, dict[str, Any]]) -> str:
     if len(where) > 1:
         raise ValueError(f'times of one table are from several processors: {sorted(where)}')
     ((threads, name),) = where
-    return f'Time: {threads} threads of an {name}.'
+    return f'We measured the times on {threads} threads of an {name}.'
 
 
 def processor(machine: str) -> str:

@@ -62,7 +62,8 @@ def test_scores_and_costs_are_those_of_the_files():
             assert row['ms'] == measured['ms']
             if row['ms']:
                 brand = 'an AMD EPYC' if 'EPYC' in measured['machine'] else 'an Intel Xeon'
-                assert above.endswith(f'Time: {measured["threads"]} threads of {brand}. ')
+                times = f'We measured the times on {measured["threads"]} threads of {brand}. '
+                assert above.endswith(times)
             assert row['memory, MiB'] == measured['mib'] != ''
 
 
@@ -109,7 +110,8 @@ def test_peers_of_the_segmentors_have_published_scores_and_one_run(monkeypatch):
 def test_scores_that_a_paper_and_a_toolbox_publish():
     """Above the tables, where the row has the other."""
     text = ' '.join(TEXT.split())
-    (fpn, upernet) = re.findall(r'It has ([\d.]+) for .+? and ([\d.]+) for .+? in UPerNet', text)[0]
+    said = r'the Twins paper reports ([\d.]+) with Semantic FPN and ([\d.]+) with UPerNet'
+    ((fpn, upernet),) = re.findall(said, text)
     assert fpn == csv_rows('twins_tables', 'backbone')['PyramidCPVT-S']['miou']
     recipes = (ROOT / 'configs/upernet/README.md').read_text(encoding='utf-8')
     assert f'**The batch of S.** The published {upernet} belongs to `8xb4`' in recipes
@@ -121,7 +123,7 @@ def test_scores_that_a_paper_and_a_toolbox_publish():
     metafile = Path(spec.origin).parent / '.mim/configs/resnet_strikes_back/metafile.yml'
     models = {one['Name']: one for one in yaml.safe_load(metafile.read_text())['Models']}
     scores.append(models['retinanet_r50-rsb-pre_fpn_1x_coco']['Results'][0]['Metrics']['box AP'])
-    said = f'For ResNet-50, mmdet has {scores[0]}, and {scores[1]} with newer ImageNet weights'
+    said = f'For ResNet-50, mmdet reports {scores[0]}, or {scores[1]} with newer ImageNet weights'
     assert said in text
 
 
