@@ -96,7 +96,8 @@ FIGURES = [
     ),
     (
         'docs/speed.md',
-        'CPVT-S with five PEGs and a class token runs at N to N times the speed of DeiT-S',
+        'CPVT-S with five [PEGs](how_it_works.md#peg-in-one-picture) and a class token runs at N to N'
+        ' times the speed of DeiT-S',
         lambda: span(speeds('gpu', COLUMN, DEIT)),
     ),
     (
