@@ -44,7 +44,7 @@ CSS = """
 .html-container { padding: 0 !important; }
 .figures { display: flex; flex-wrap: wrap; gap: 1em; }
 .figures figure { flex: 1 1 max(40%, 260px); margin: 0; }
-#features figure + figure { flex-basis: 80px; }
+#features figure { flex-basis: 40%; }
 figcaption { font-weight: 600; margin-top: 0.3em; }
 #results p { overflow-wrap: anywhere; }
 #page { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 2fr);

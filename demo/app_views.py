@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from math import log2, prod
+from math import prod
 from pathlib import Path
 from time import perf_counter
 
@@ -177,8 +177,7 @@ def explain(
     with torch.no_grad():
         levels = model.extractor(images)
     features = []
-    # First the trunk's own level, of patches of 16 px: the others are made from it.
-    for (level,) in sorted(levels, key=lambda one: abs(log2(width / one.shape[3] / 16))):
+    for (level,) in sorted(levels, key=lambda one: -one.shape[3]):  # from the smallest stride on
         caption = f'{width} x {height} px as a map of {level.shape[2]} x {level.shape[1]} cells'
         features.append((_enlarge(principal_colours(level), shown.size), caption))
     if not model.layers:
@@ -195,8 +194,8 @@ def explain(
     picture = Image.composite(Image.new('RGB', shown.size, 'darkorange'), dark, strength)
     centre = across / 100 * shown.width, down / 100 * shown.height
     ImageDraw.Draw(picture).circle(centre, 8, fill='white', outline='black', width=2)
-    share = f'{weights.max():.1%} of the attention is on one cell at most'
-    return features, picture, f'Layer {number} of {len(model.layers)} ({layer}): {share}'
+    share = f'strongest cell: {weights.max():.1%} of the attention'
+    return features, picture, f'Layer {number} of {len(model.layers)} ({layer}); {share}'
 
 
 def _enlarge(cells: torch.Tensor, size: tuple[int, int]) -> Image.Image:

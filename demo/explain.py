@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.config import Config
+from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -63,7 +64,9 @@ class FeatureExtractor(nn.Module):
         height, width = picture.shape[:2]
         # The data preprocessors of the toolboxes take BGR.
         pixels = torch.from_numpy(picture[:, :, ::-1].copy()).permute(2, 0, 1)
-        batch = self.preprocessor(dict(inputs=[pixels], data_samples=None))['inputs']
+        # mmseg's class with a ``test_cfg`` needs a sample to write the padding to.
+        data = dict(inputs=[pixels], data_samples=[BaseDataElement()])
+        batch = self.preprocessor(data)['inputs']
         return batch[:, :, :height, :width]
 
 

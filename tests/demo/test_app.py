@@ -230,6 +230,22 @@ def test_features_begin_at_a_size_that_the_model_is_good_at(app):
 )
 def test_an_image_is_first_shown_at_a_size_that_the_model_is_good_at(app, views, file, size, seen):
     """The segmentor was tested on images of 480 x 360 px, and is good up to twice that."""
+@pytest.mark.parametrize(
+    ('name', 'cells'),
+    [
+        (CLASSIFIER, ['14 x 11']),
+        (DETECTOR, ['64 x 64', '32 x 32', '16 x 16']),
+        (SEGMENTOR, ['128 x 96', '64 x 48', '32 x 24', '16 x 12']),
+    ],
+)
+def test_features_of_every_shipped_model_are_shown_by_stride(app, views, file, name, cells):
+    model = app.models[name]
+    features, picture, caption = views.explain(model, file(name), model.first_side, 7, 50, 50)
+    assert [text.split(' map of ')[1] for _, text in features] == [f'{one} cells' for one in cells]
+    rest = r'\(backbone\S+\); strongest cell: \d+\.\d% of the attention'
+    assert picture is not None and re.fullmatch(rf'Layer 7 of 12 {rest}', caption)
+
+
     image = file(np.zeros((size[1], size[0], 3), np.uint8))
     model = app.models[SEGMENTOR]
     found = views.predict(model, image, views.first_scale(model, image))
