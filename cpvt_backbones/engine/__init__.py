@@ -17,6 +17,7 @@ The modules, in the order in which a training uses them:
 | ``class_names`` | compares the classes of data sets, annotations and metrics |
 | ``class_recall`` | recall of each class of a classifier |
 | ``training_checks`` | end a training early: parts that do not fit, NaN |
+| ``schedule_checks`` | warns of a schedule that ends before or after the training |
 | ``resume_checks`` | compare a checkpoint with the training to be resumed |
 | ``resuming`` | schedule, data, gradients and random numbers of a resumed training |
 | ``labels`` | check labels before the loss, and find ignored objects |

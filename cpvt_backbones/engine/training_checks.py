@@ -26,6 +26,7 @@ from .class_names import check_runner_classes
 from .labels import classes_of_head, note_ignored
 from .resume_checks import check_resumable, check_training_state, is_split
 from .resuming import PROGRESS
+from .schedule_checks import warn_of_schedule
 from .valid_sizes import ValidSizes
 
 
@@ -51,7 +52,8 @@ class TrainingCheckHook(Hook):
     - A loss, or a gradient norm without loss scaling, is NaN or infinite (:class:`NotFiniteError`).
 
     A warning is logged if the data preprocessor's mean or deviation are not those with which the
-    config's weights were trained.
+    config's weights were trained, or if the learning rate's schedule ends before or after the
+    training.
 
     ``load_from`` may name a model with other classes, or with the same classes in another order.
     Layers that depend on the classes then start from random weights, and the log names them.
@@ -71,8 +73,11 @@ class TrainingCheckHook(Hook):
     def before_train(self, runner: Runner) -> None:
         """Compare the data sets with their annotations, and the heads with the data sets.
 
+        Compare the schedule with the length of the training.
+
         Pass the classes of the models to their data preprocessors, which check labels.
         """
+        warn_of_schedule(runner)
         tell_classes(unwrap(runner.model))
         check_runner_classes(runner)
         dataset = runner.train_dataloader.dataset

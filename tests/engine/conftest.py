@@ -1,6 +1,7 @@
-"""Real training runs of a few iterations, in processes of their own."""
+"""Trainings in processes of their own, and the warnings of trainings in this process."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mmengine.logging import MMLogger
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,6 +40,21 @@ def _fork_server():
     except subprocess.TimeoutExpired:  # a run hangs
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    """Texts of the warnings of runs; mmengine's loggers do not pass them on to the root."""
+    texts = []
+    original = MMLogger.callHandlers
+
+    def keep_and_call(self, record):
+        if record.levelno == logging.WARNING:
+            texts.append(record.getMessage())
+        original(self, record)
+
+    monkeypatch.setattr(MMLogger, 'callHandlers', keep_and_call)
+    return texts
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 """What a resumed training takes from its checkpoint, and what it refuses."""
 
 import errno
-import logging
 import os
 
 import pytest
 import torch
 from mmengine.hooks import CheckpointHook, Hook
-from mmengine.logging import MMLogger
 from mmengine.runner import FlexibleRunner, Runner
 from short_runs import SAMPLES, Damage, Numbered, Regression, Stop, StopAfter, run
 from torch import nn
@@ -17,21 +15,6 @@ from cpvt_backbones.engine import DurableCheckpointHook, ResumableFlexibleRunner
 from cpvt_backbones.engine.training_checks import NotFiniteError
 
 KINDS = [ResumableRunner, ResumableFlexibleRunner]
-
-
-@pytest.fixture
-def warnings(monkeypatch):
-    """Texts of the warnings of runs; mmengine's loggers do not pass them on to the root."""
-    texts = []
-    original = MMLogger.callHandlers
-
-    def keep_and_call(self, record):
-        if record.levelno == logging.WARNING:
-            texts.append(record.getMessage())
-        original(self, record)
-
-    monkeypatch.setattr(MMLogger, 'callHandlers', keep_and_call)
-    return texts
 
 
 @pytest.mark.parametrize('batch_size', [1, 4, 8, 16, 5])

@@ -152,6 +152,8 @@ def test_another_kind_of_model_is_refused_with_its_parts(layer):
 class Running(Runner):
     """As far as the hook looks."""
 
+    param_schedulers = None
+
     def __init__(self, model, classes, *, training=True, resume=False):
         self.model, self._load_from, self._resume = model, 'a.pth', resume
         self.cfg = {}

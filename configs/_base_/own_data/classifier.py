@@ -35,11 +35,10 @@ val_evaluator = dict(topk=(1,))
 # The share of each class that is right, too: the other toolboxes print a table.
 test_evaluator = [dict(type='Accuracy', topk=(1,)), dict(type='RecallByClass')]
 max_epochs = own.max_epochs
-end = max(max_epochs, 2)
 train_cfg = dict(max_epochs=max_epochs, val_interval=1)
 by_epoch = dict(by_epoch=True, convert_to_iter_based=True)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, begin=0, end=1, **by_epoch),
-    dict(type='CosineAnnealingLR', eta_min=own.least_rate, begin=1, end=end, **by_epoch),
-]
+    dict(type='CosineAnnealingLR', eta_min=own.least_rate, begin=1, end=max_epochs, **by_epoch),
+][:max_epochs]  # one epoch is a warm-up only
 del own, data, jitter

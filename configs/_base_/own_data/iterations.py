@@ -7,7 +7,6 @@ model = own.model
 load_from = own.load_from
 optim_wrapper = own.optim_wrapper
 max_iters = own.max_iters
-end = max(max_iters, 2)
 train_cfg = dict(max_iters=max_iters, val_interval=max_iters)
 # At least five checkpoints, from which an interrupted training goes on, and ten lines of the log.
 default_hooks = dict(
@@ -15,8 +14,9 @@ default_hooks = dict(
     logger=dict(interval=min(50, max(1, max_iters // 10))),
 )
 least = own.least_rate
+warmup = max_iters // 10 + 1
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=end // 10 + 1),
-    dict(type='CosineAnnealingLR', eta_min=least, by_epoch=False, begin=end // 10 + 1, end=end),
-]
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=warmup),
+    dict(type='CosineAnnealingLR', eta_min=least, by_epoch=False, begin=warmup, end=max_iters),
+][:max_iters]  # one iteration is a warm-up only
 del own  # the values are in own_data
