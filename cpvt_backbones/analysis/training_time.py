@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from statistics import mean
 from typing import Any
 
@@ -65,8 +65,9 @@ def estimate_training(
 
     Args:
         cfg: Config of a training, from :func:`read_config`.
-        limit: Seconds after which no further training step starts; at least two do. A third of it
-            is for validation.
+        limit: Seconds after which no further training step starts; at least two do. If the ends of
+            the range differ by more than a factor of 2, three times as long. A third is for
+            validation.
         clock: Function that returns the time in s.
 
     Raises:
@@ -87,20 +88,27 @@ def estimate_training(
         model: BaseModel = build_model(cfg).to(device)
         optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
 
-        def times_of(loader: Any, step: Callable[[Any], Any], limit: float) -> list[float]:
-            """Return the seconds of each step, with the loading of its batch, after the first."""
+        def times_of(
+            loader: Any, step: Callable[[Any], Any], limit: float, longest: float
+        ) -> list[float]:
+            """Return the seconds of each step, with the loading of its batch, after the first.
+
+            After ``limit`` s, only further steps of a wide range are timed, up to ``longest`` s.
+            """
+            times: list[float] = []
             marks: list[float] = []
             for batch in islice(_endless(loader), 1 + MOST):
                 step(batch)
                 synchronize(device)
                 marks.append(clock())  # the first step also starts workers and prepares buffers
-                if len(marks) > 1 and marks[-1] - marks[0] >= limit:
+                times = [end - begin for begin, end in pairwise(marks)]
+                if times and sum(times) >= (longest if _is_wide(times) else limit):
                     break
-            return [end - begin for begin, end in zip(marks, marks[1:], strict=False)]
+            return times
 
         model.train()
         loader = _build_loader(cfg.train_dataloader)
-        times = times_of(loader, lambda batch: model.train_step(batch, optimizer), limit)
+        times = times_of(loader, lambda batch: model.train_step(batch, optimizer), limit, 3 * limit)
         by_epoch = 'max_epochs' in cfg.train_cfg
         length = cfg.train_cfg['max_epochs' if by_epoch else 'max_iters']
         seconds = mean(times) * length * (len(loader) if by_epoch else 1)
@@ -114,13 +122,20 @@ def estimate_training(
             model.eval()
             loader = _build_loader(cfg.val_dataloader)
             with torch.no_grad():
-                seconds += passes * len(loader) * mean(times_of(loader, model.val_step, limit / 3))
+                times_of_validation = times_of(loader, model.val_step, limit / 3, limit / 3)
+            seconds += passes * len(loader) * mean(times_of_validation)
     low, high = time_range(times, seconds)
     threads = torch.get_num_threads()
     machine = f'{threads} CPU {"thread" if threads == 1 else "threads"}'
     if device == 'cuda':
         machine = torch.cuda.get_device_name()
     return TrainingTime(low, high, len(times), machine)
+
+
+def _is_wide(times: list[float]) -> bool:
+    """``True`` if the ends of the range differ by more than a factor of 2."""
+    low, high = time_range(times, 1.0)
+    return high > 2 * low
 
 
 def _build_loader(options: Any) -> Any:

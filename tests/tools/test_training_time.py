@@ -92,13 +92,13 @@ def test_training_and_validation_are_estimated(config, clock, scope, recwarn):
 
 def test_no_weights_are_loaded(config, clock):
     absent = ['load_from=absent.pth', 'model.backbone.init_cfg=timm://absent']
-    assert estimate_training(config('mmdet', *absent), clock=clock).steps == 1
+    assert estimate_training(config('mmdet', *absent), clock=clock).steps == 2
 
 
 def test_one_step_after_the_first_gives_a_wide_range(config, clock):
-    """The first one starts workers and prepares buffers."""
+    """The first one starts workers and prepares buffers. The next takes three times the limit."""
     clock.durations = [9.0, STEP]
-    found = estimate_training(config('mmdet', NO_VALIDATION), clock=clock, limit=10.0)
+    found = estimate_training(config('mmdet', NO_VALIDATION), clock=clock, limit=14 / 3)
     assert (clock.steps, found.steps) == (2, 1)
     assert (found.low, found.high) == pytest.approx((0.5 * STEPS, 1.5 * STEPS))
 
@@ -110,6 +110,22 @@ def test_the_range_follows_the_differences_of_the_steps(config, clock):
     middle, error = 2.5, (50 / 49 / 50) ** 0.5
     ends = [ITERATIONS * BATCH * (middle + sign * 2 * error) for sign in (-1, 1)]
     assert found.steps == 50 and (found.low, found.high) == pytest.approx(ends)
+
+
+@pytest.mark.parametrize(
+    ('durations', 'limit', 'steps', 'narrow'),
+    [
+        ([1.0], 5.0, 2, True),  # one step gives a wide range, two equal ones do not
+        ([1.0, 3.0], 30.0, 7, True),  # steps of 6 and 14 s
+        ([1.0, 3.0], 15.0, 5, False),  # ends after 45 s
+    ],
+)
+def test_more_steps_are_timed_while_the_range_is_wide(
+    config, clock, durations, limit, steps, narrow
+):
+    clock.durations = durations
+    found = estimate_training(config('mmdet', NO_VALIDATION), clock=clock, limit=limit)
+    assert found.steps == steps and (found.high <= 2 * found.low) == narrow
 
 
 def test_workers_load_beside_the_steps(config, clock):
