@@ -102,19 +102,25 @@ class TimeLeftHook(Hook):
     def _tell(self, runner: Any, done: int) -> None:
         each, count = mean(self._times), _validations_left(runner)
         seconds = each * (runner.max_iters - done) + (self._validation or 0) * count
-        validations = ''
-        if count:
-            noun = '1 validation' if count == 1 else f'{count:,} validations'
-            validations = f', without {noun}'
-            if self._validation is not None:
-                length = format_range(self._validation, self._validation)
-                validations = f', with {noun} of {length}'
-        runner.logger.info(
-            f'iteration {done:,} of {runner.max_iters:,}: {each:.3g} s each; about'
-            f' {format_range(*time_range(self._times, seconds))} left{validations}'
-        )
+        if seconds or count:
+            runner.logger.info(
+                f'iteration {done:,} of {runner.max_iters:,}: {each:.3g} s per iteration;'
+                f' {self._describe(seconds, count)}'
+            )
         self._told = True
         self._is_complete = not count or self._validation is not None
+
+    def _describe(self, seconds: float, count: int) -> str:
+        """Describe a time left, in s, and the number of validations that are left."""
+        validations = '1 validation' if count == 1 else f'{count:,} validations'
+        if not seconds:
+            return f'{validations} left'
+        left = f'about {format_range(*time_range(self._times, seconds))} left'
+        if not count:
+            return left
+        if self._validation is None:
+            return f'{left}, plus {validations}'
+        return f'{left}, with {validations} of {format_range(self._validation, self._validation)}'
 
 
 def _validations_left(runner: Any) -> int:

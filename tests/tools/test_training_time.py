@@ -187,7 +187,7 @@ def told(clock, call, capsys, monkeypatch, tmp_path):
         words = [*resume, '--work-dir', tmp_path / 'work', '--cfg-options', *options]
         call('train', file, *words)
         printed = ''.join(capsys.readouterr())
-        return printed, re.findall(r'(iteration \d.+ each; .+)', printed)
+        return printed, re.findall(r'(iteration \d.+ per iteration; .+)', printed)
 
     return told
 
@@ -203,12 +203,13 @@ def test_a_training_says_after_its_first_steps_how_long_it_takes(scope, scenes, 
     left = '56 to 68 s' if scope == 'mmpretrain' else '53 to 65 s'
     took = '6.0 s' if scope == 'mmpretrain' else '3.0 s'
     assert lines == [
-        'iteration 2 of 8: 14 s each; about 0.7 to 2.1 min left, without 2 validations',
-        f'iteration 4 of 8: 14 s each; about {left} left, with 1 validation of {took}',
+        'iteration 2 of 8: 14 s per iteration; about 0.7 to 2.1 min left, plus 2 validations',
+        f'iteration 4 of 8: 14 s per iteration; about {left} left, with 1 validation of {took}',
     ]
     _, lines = told(file, *tiny, *length, resume=['--resume', tmp_path / 'work/iter_5.pth'])
     (line,) = lines
-    assert line == 'iteration 7 of 8: 14 s each; about 7.0 to 21 s left, without 1 validation'
+    left = 'about 7.0 to 21 s left, plus 1 validation'
+    assert line == f'iteration 7 of 8: 14 s per iteration; {left}'
 
 
 def test_the_time_of_epochs(tmp_path, told):
@@ -221,9 +222,21 @@ def test_the_time_of_epochs(tmp_path, told):
     config.write_text(f"_base_ = '{classifier.name}'\ntrain_cfg = {loop}\n{in_epochs}\n")
     _, lines = told(config, 'log_level=INFO')
     assert lines == [
-        'iteration 2 of 6: 7 s each; about 14 to 42 s left, without 3 validations',
-        'iteration 2 of 6: 7 s each; about 20 to 60 s left, with 2 validations of 6.0 s',
+        'iteration 2 of 6: 7 s per iteration; about 14 to 42 s left, plus 3 validations',
+        'iteration 2 of 6: 7 s per iteration; about 20 to 60 s left, with 2 validations of 6.0 s',
     ]
+
+
+@pytest.mark.full
+def test_only_validations_are_left(clock, tmp_path, told):
+    """The last step is the first that is timed. A training without validation has no line."""
+    pytest.importorskip('mmpretrain')
+    file, _ = classification(None, tmp_path)
+    length = ['train_cfg.max_iters=2', 'train_cfg.val_interval=2', LENGTH[2]]
+    _, lines = told(file, *length)
+    assert lines == ['iteration 2 of 2: 14 s per iteration; 1 validation left']
+    printed, lines = told(file, *length, NO_VALIDATION)
+    assert not lines and 'per iteration' not in printed
 
 
 @pytest.mark.parametrize(
@@ -236,5 +249,5 @@ def test_validations_are_counted_as_mmengine_makes_them(interval, begin, count, 
     options = [*length, f'train_cfg.val_begin={begin}', 'train_dataloader.batch_size=4']
     printed, (line, *_) = told(file, *options)
     assert len(re.findall(r'Iter\(val\).+accuracy', printed)) == count
-    found = re.search(r'left(?:, without (\d) validations?)?$', line)
+    found = re.search(r'left(?:, plus (\d) validations?)?$', line)
     assert found is not None and int(found[1] or 0) == count
