@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from own_data_sets import assert_used, class_folders, has, photo
+from own_data_sets import assert_used, class_folders, has, photo, write_photos
 from PIL import Image
 
 
@@ -165,3 +165,12 @@ def test_a_sheet_that_cannot_be_drawn_ends_nothing(table, config, photos, monkey
     printed = table('folders', photos)
     assert 'images with their labels were not drawn: [Errno 28] No space left' in printed
     assert config().train_dataloader.dataset.ann_file
+
+
+def test_the_sizes_of_the_images_are_told(photos, table):
+    line = 'classifier of 2 classes, 8 training images, '
+    assert f'{line}median 64 x 48 px' in table('folders', photos)
+    for kind, size in (('cat', (20, 24)), ('dog', (96, 72))):
+        write_photos(photos / kind, *(f'{kind}{i}.png' for i in range(5)), size=size)
+    printed = table('folders', photos)
+    assert f'{line}20 x 24 to 96 x 72 px, median 58 x 48 px' in printed

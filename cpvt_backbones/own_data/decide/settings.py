@@ -74,8 +74,13 @@ def median_size(split: Split) -> np.ndarray:
 
 def describe(split: Split) -> str:
     """Describe number and size of the images."""
+    sizes = [(image['width'], image['height']) for image in split.coco['images']]
+    sizes.sort(key=lambda size: (math.prod(size), size))
+    about = f'{len(sizes)} training images, '
+    if sizes[0] != sizes[-1]:
+        about += '{} x {} to {} x {} px, '.format(*sizes[0], *sizes[-1])
     width, height = median_size(split)
-    return f'{len(split.coco["images"])} training images, median {width:.0f} x {height:.0f} px'
+    return f'{about}median {width:.0f} x {height:.0f} px'
 
 
 def passes(images: int) -> float:
