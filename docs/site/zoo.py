@@ -66,8 +66,8 @@ time. If you want to keep your UPerNet or Semantic FPN, take the model of this k
 - **Scores.** EoMT's scores are from its authors. Peers with Semantic FPN have the scores of the
   Twins paper. All other scores are from mmseg. For PyramidCPVT-S, the Twins paper reports 44.3
   with Semantic FPN and 46.2 with UPerNet.
-- **Training.** UPerNet with `twins_pcpvt_small` was trained on 32 crops per step. UPerNet with
-  ResNet-50 or Swin-T was trained on 16 crops per step.
+- **Training.** UPerNet was trained on 32 [crops](how_it_works.md#terms) per step with
+  `twins_pcpvt_small`, and on 16 crops per step with ResNet-50 and Swin-T.
 
 The images have 512 x 512 px. mmseg's tests use 512 px on the shorter side.""",  # noqa: E501
     'ADE20K panoptic': 'The images have 640 px.',
