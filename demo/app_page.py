@@ -23,19 +23,21 @@ TITLE = """# CPVT: one model, images of any size
 Drop an image, or choose an example: see what a model finds, what its backbone sees, and how both
 change with the size."""
 FEATURES, PREDICTION, SIZES = 'Features', 'Prediction', 'Several sizes'
-ABOUT_FEATURES = """**What the backbone sees.** Each cell of a map has the features of one part of
-the image. Cells with similar features have similar colours: red, green and blue are the three
-principal components."""
-ABOUT_ATTENTION = """**Where a layer looks from the white point.** Orange cells get most attention.
-Click in the picture to move the point."""
-GOOD_SIZES = """At a *good size*, the model's score on its test set is at least 90 % of its best."""
-ABOUT_PREDICTION = f"""**What the model finds.** The line below has the size at which it sees the
-image, and the time that it took. {GOOD_SIZES}"""
-ABOUT_SIZES = f"""**One model, one image, several sizes,** drawn as the model sees them: 0.5, 1, 2
-and 3 times the size in Prediction. {GOOD_SIZES}"""
-CREDIT = """Your own image: at most 64 MB and 50 megapixels, reduced to 2048 px. Church and street:
-photographs by Mapillary, BSD licence. Blood smear: by Abdüssamet ASLAN, MIT licence."""
-SIDE = 'Longer side of the image in the model, px'
+ABOUT_FEATURES = """**What the backbone sees.** Its feature maps, from the finest to the
+coarsest. In a map, cells with similar features have similar colours: red, green and blue are the
+first three principal components."""
+ABOUT_ATTENTION = """**Where a layer looks from the white point.** Orange cells get the most
+attention. Click in the picture to move the point."""
+GOOD_SIZES = """At a *good size*, the model's score on its test set is at least 90% of its best."""
+ABOUT_PREDICTION = f"""**What the model finds.** The line below the picture gives the size at
+which the model sees the image, and the time it took. {GOOD_SIZES}"""
+ABOUT_SIZES = f"""**One model, one image, several sizes:** half, the same and twice the automatic
+size of Prediction, drawn as the model sees them. {GOOD_SIZES}"""
+CREDIT = """Your own images: up to 64 MB and 50 megapixels; a longer side above 2048 px is reduced
+to 2048 px. Church and street: photographs by Mapillary, BSD licence. Blood smear: photograph by
+Abdüssamet ASLAN, MIT licence."""
+SIDE = 'Longer side of the image that the model sees, px'
+AUTOMATIC = 'Automatic size: the one that suits the model'
 POINT = ('Point: % from the left', 'Point: % from the top')
 FIRST_LAYER, LAYERS = 7, 12  # attention layers, until the model in use says how many it has
 NO_IMAGE = 'No image yet: choose an example, or drop an image of your own.'
@@ -156,7 +158,7 @@ class Page:
         for one, model in self.models.items():
             size = f' ({views.megabytes(model.published)})' if model.published else ''
             choices.append((f'{one}{size}', one))
-        self.name = gr.Dropdown(choices, value=name, label='Model; type to search')
+        self.name = gr.Dropdown(choices, value=name, label='Model (type to search)')
 
     def _add_results(self, name: str) -> None:
         model, file = self.models[name], self.image.value['path']
@@ -166,8 +168,9 @@ class Page:
             with gr.Tab(PREDICTION, id=PREDICTION):
                 gr.Markdown(ABOUT_PREDICTION)
                 self.prediction = gr.HTML(to_html([views.draw(model, file, found, as_seen=False)]))
-                label = f'{SIDE}; 0: automatic, a size that suits the model'
-                self.side = gr.Slider(0, views.MAX_SIDE, 0, step=32, label=label)
+                self.automatic = gr.Checkbox(True, label=AUTOMATIC)
+                side = dict(value=views.FIRST_SIDE, step=32, label=SIDE, visible=False)
+                self.side = gr.Slider(32, views.MAX_SIDE, **side)
             with gr.Tab(SIZES, id=SIZES):
                 gr.Markdown(ABOUT_SIZES)
                 self.sizes = gr.HTML(elem_id='sizes')
@@ -186,7 +189,7 @@ class Page:
                         buttons=['download'],
                     )
                     self.caption = gr.Markdown()
-                    label = 'Attention layer, from the first on'
+                    label = 'Attention layer; 1 is the first'
                     self.layer = gr.Slider(1, LAYERS, FIRST_LAYER, step=1, label=label)
                     self.sliders.append(self.layer)
                     with gr.Accordion('Set the point by keyboard', open=False):
@@ -213,7 +216,7 @@ class Page:
     def _connect(self) -> None:
         given = self.image.upload(self.accept, self.image, self.image, **QUICK)
         # A size that is good for one model may not be for another.
-        followed = [self.image, self.side, self.sliders[0]]
+        followed = [self.image, self.automatic, self.sliders[0]]
         picked = self.examples.click(self.pick, self.examples, [self.name, *followed], **QUICK)
         renamed = self.name.input(self.follow, [self.name, self.image], followed, **QUICK)
         # Gradio tells of it before the image is gone. In the browser, because a late answer of the
@@ -221,16 +224,18 @@ class Page:
         cleared = self.image.clear(None, None, self.image, js='() => null')
         switched = self.tabs.select(self.switch, None, self.view, **QUICK)
         pointed = self.attention.select(self.point, self.attention, self.sliders[2:], **QUICK)
+        self.automatic.change(self.offer_side, self.automatic, self.side, **QUICK)
         self.name.change(lambda name: self.models[name].describe(), self.name, self.about, **QUICK)
         sliders = [*self.sliders, self.side, self.score, self.opacity]
         pictures = [self.features, self.attention, self.prediction, self.sizes]
         for event in (
             *(event.success for event in (given, picked, renamed, cleared, switched, pointed)),
+            self.automatic.input,
             *(slider.release for slider in sliders),
         ):
             event(
                 self.run,
-                {self.view, self.name, self.image, *sliders},
+                {self.view, self.name, self.image, self.automatic, *sliders},
                 [*pictures, self.caption, self.table, self.score, self.opacity, self.layer],
                 concurrency_id='model',  # one at a time, of all users
                 concurrency_limit=1,
@@ -250,12 +255,12 @@ class Page:
             gr.Warning(f'The image cannot be used: {html.escape(error.reason)}.')
             return None
 
-    def pick(self, index: int) -> tuple[str, np.ndarray, int, int]:
+    def pick(self, index: int) -> tuple[str, np.ndarray, bool, int]:
         """The model and image of an example, and the sizes to begin with."""
         example = examples()[index]
-        return example.model, example.image, 0, self.models[example.model].first_side
+        return example.model, example.image, True, self.models[example.model].first_side
 
-    def follow(self, name: str, file: str | None) -> tuple[np.ndarray | None, int, int]:
+    def follow(self, name: str, file: str | None) -> tuple[np.ndarray | None, bool, int]:
         """The example of a model that was chosen, in place of another example, and the sizes to
         begin with.
 
@@ -265,7 +270,11 @@ class Page:
         shown = None if file is None else views.read_upload(file)
         own = [one.image for one in examples() if one.model == name]
         replaced = shown is None or any(np.array_equal(one.image, shown) for one in examples())
-        return own[0] if own and replaced else shown, 0, self.models[name].first_side
+        return own[0] if own and replaced else shown, True, self.models[name].first_side
+
+    def offer_side(self, automatic: bool) -> gr.Slider:
+        """The slider of the size, hidden while that is automatic."""
+        return gr.Slider(visible=not automatic)
 
     def switch(self, event: gr.SelectData) -> str:
         """The view of a tab."""
@@ -305,11 +314,12 @@ class Page:
                 **self.show_controls({}),
             }
             return
-        side = int(data[self.side])
         if view == SIZES:
             scales: dict[Any, str] = views.scales_to_compare(model, file)
         else:
-            scales = {(side, side) if side else views.first_scale(model, file): ''}
+            side = int(data[self.side])
+            automatic = data[self.automatic]
+            scales = {views.first_scale(model, file) if automatic else (side, side): ''}
         # With an odd number of sizes, the image fills the two columns.
         pictures = [views.show_image(file)] if view == SIZES and len(scales) % 2 else []
         for scale, remark in scales.items():

@@ -43,7 +43,7 @@ MAX_SIDE = 1024  # px, the longer side of an image in the model
 FIRST_SIDE = 512  # px, of the image whose features are shown first
 SHOWN = (720, 720)  # px that pictures fit in
 DASH = 10  # px, of the outline of a missed object
-FACTORS = (0.5, 1, 2, 3)  # of the first scale, the sizes that are compared
+FACTORS = (0.5, 1, 2)  # of the first scale, the sizes that are compared
 LOWEST_SCORE = 0.05  # of the boxes that are kept, which the page filters
 VALUES = dict(
     detection='Boxes', panoptic='Pixels', segmentation='Pixels', classification='Probability'
@@ -226,17 +226,12 @@ def predict(model: Model, file: str, scale: Scale) -> Prediction:
 
 
 def first_scale(model: Model, file: str) -> Scale:
-    """The test scale; for an image for which it is no good size, a factor to one that is.
-
-    Such a model was tested on images as they are, and the factor is to the size of those.
-    """
+    """The test scale; for a model tested on images as they are, the factor to the size of those."""
     own = read_upload(file).shape[1::-1]
     sizing = Inferencer(predictor=model.predictor, scale='config').sizing
-    seen = sizing.size_of(*own)
-    if sizing.sizes is None or not sizing.warning(own, seen):
+    if sizing.sizes is None or sizing.steps:
         return 'config'
-    factor = (prod(seen) / prod(own)) ** 0.5 / sizing.factor(own, seen, sizing.sizes)
-    return min(factor, MAX_SIDE / max(own))
+    return min(sizing.sizes.side / prod(own) ** 0.5, MAX_SIDE / max(own))
 
 
 def scales_to_compare(model: Model, file: str) -> dict[float, str]:
@@ -252,7 +247,7 @@ def scales_to_compare(model: Model, file: str) -> dict[float, str]:
     replaced = [f'{factor:g}' for factor in FACTORS if factor * first > largest]
     if replaced:
         times = ' and '.join(replaced)
-        scales[largest] = f'the largest size here; {times} times would exceed {MAX_SIDE} px'
+        scales[largest] = f'the largest size of this page: {times} times would exceed {MAX_SIDE} px'
     return scales
 
 
@@ -303,9 +298,9 @@ def draw(
         # Of another image it is not known: its objects may be of any size.
         texts.append(truth.note or 'good size')
     if truth is None and example is not None:
-        texts.append('the model is not for such images')
+        texts.append('this model is not for such images')
     elif truth is None and model.checkpoint in shipped_weights():
-        texts.append('your own image: see what the model is for')
+        texts.append('your own image: read what this model is for')
     shown = fit(seen[..., ::-1] if as_seen else rgb, SHOWN).copy()
     drawn = draw_prediction(shown, found, model.predictor, rgb.shape[1::-1], opacity=opacity)
     picture = Image.fromarray(drawn)
@@ -329,7 +324,7 @@ def count_objects(found: Prediction, truth: Example, missed: Sequence[str]) -> l
     texts = [f'{count} of the {len(truth.boxes)} labelled cells found, {boxes}']
     if missed:
         counts = [f'{number} {name}' for name, number in Counter(missed).most_common()]
-        texts.append(f'missed (dashed): {", ".join(counts)}')
+        texts.append(f'missed (dashed outlines): {", ".join(counts)}')
     return texts
 
 

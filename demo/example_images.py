@@ -28,7 +28,7 @@ BCCD_NAMES = {'red cell': 'RBC', 'white cell': 'WBC'}
 class Example(NamedTuple):
     """An image (H, W, 3), RGB, the model that it is of, and its truth if it is known.
 
-    A note says why it is not known whether a size is good.
+    A note replaces ``good size`` in the caption.
     """
 
     name: str
@@ -42,20 +42,24 @@ class Example(NamedTuple):
 @cache
 def examples() -> list[Example]:
     """The example images."""
-    return [open_church(), open_cells(), open_street()]
+    return [open_church(), open_street(), open_cells()]
 
 
 def open_church() -> Example:
     """The photograph of a church, 640 x 480 px."""
     church = Image.open(PHOTOS / 'church.jpg').resize((640, 480), Image.Resampling.LANCZOS)
-    return Example('Church: class', CLASSIFIER, np.asarray(church))
+    return Example('Church: classification', CLASSIFIER, np.asarray(church))
 
 
 def open_street() -> Example:
     """A part of the photograph of a street, 640 x 480 px, without the nearest of its cobbles."""
     part = Image.open(STREET).crop((112, 0, 1024, 684))
     image = np.asarray(part.resize((640, 480), Image.Resampling.LANCZOS))
-    return Example('Street: map', SEGMENTOR, image)
+    note = (
+        'good size | some patches are wrong: this small model (5.9 M parameters, trained on 468'
+        ' photographs) has 48.3 mIoU on its test images'
+    )
+    return Example('Street: segmentation', SEGMENTOR, image, note=note)
 
 
 def open_cells() -> Example:
@@ -70,4 +74,4 @@ def open_cells() -> Example:
     labels = [classes.index(BCCD_NAMES[names[one['category_id']]]) for one in objects]
     image = np.asarray(Image.open(CELLS / 'val' / SMEAR).convert('RGB'))
     note = 'this model was trained on other smears'
-    return Example('Blood: boxes', DETECTOR, image, corners, np.array(labels), note)
+    return Example('Blood: detection', DETECTOR, image, corners, np.array(labels), note)

@@ -62,7 +62,7 @@ def example(model):
 def given(page, **values):
     """What the page passes to ``run``: its own values, but for those of ``values``."""
     components = [page.view, page.name, page.image, *page.sliders, page.side, page.score]
-    components.append(page.opacity)
+    components += [page.opacity, page.automatic]
     data = {component: component.value for component in components}
     return data | {getattr(page, name): value for name, value in values.items()}
 
@@ -169,7 +169,7 @@ def test_missed_objects_are_outlined_and_counted_by_class(app, views, file):
     assert views.missed_objects(found, one) == missed
     assert sorted(model.predictor.classes[one.labels[i]] for i in missed) == ['RBC', 'WBC']
     picture, caption = views.draw(model, path, found, as_seen=False)
-    assert 'missed (dashed): 1 WBC, 1 RBC' in caption
+    assert 'missed (dashed outlines): 1 WBC, 1 RBC' in caption
     (white_cell,) = np.flatnonzero(one.labels == model.predictor.classes.index('WBC'))
     left, top, right, _ = (one.boxes[white_cell] * picture.width / one.image.shape[1]).astype(int)
     edge = np.asarray(picture)[top : top + 3, left:right].reshape(-1, 3)
@@ -178,6 +178,23 @@ def test_missed_objects_are_outlined_and_counted_by_class(app, views, file):
     everything |= dict(classes=['?'] * len(one.labels), scores=[0.9] * len(one.labels))
     _, caption = views.draw(model, path, everything, as_seen=False)
     assert '11 of the 11 labelled cells found, 0 false' in caption and 'missed' not in caption
+
+
+def test_the_caption_of_the_street_says_why_patches_are_wrong(app, views, file):
+    """At its good sizes, with the figures of the model and its card."""
+    model, path = app.models[SEGMENTOR], file(SEGMENTOR)
+    captions = {}
+    for scale in (views.first_scale(model, path), (960, 960)):
+        found = views.predict(model, path, scale)
+        captions[found['seen'].shape] = views.draw(model, path, found, as_seen=False)[1]
+    good, outside = captions[360, 480, 3], captions[720, 960, 3]
+    assert 'outside the good sizes' in outside and 'patches' not in outside
+    parameters = sum(one.numel() for one in model.predictor.model.parameters())
+    card = (weights.FOLDER / f'{SEGMENTOR}.md').read_text()
+    (score,) = re.findall(r'\| 1 \| 480 x 360 \| ([\d.]+) \|', card)
+    photographs = sum(map(int, re.search(r'(\d+) training and (\d+) validation', card).groups()))
+    assert f'{parameters / 1e6:.1f} M parameters, trained on {photographs} photographs' in good
+    assert '| good size | some patches are wrong' in good and f'{float(score):.1f} mIoU' in good
 
 
 def test_opacity_is_for_masks_and_scores_are_for_boxes(app, file):
@@ -213,23 +230,6 @@ def test_the_slider_of_layers_has_as_many_as_the_model(app, file, monkeypatch):
     assert (shown[page.layer].maximum, shown[page.layer].value) == (2, 2)
 
 
-def test_features_begin_at_a_size_that_the_model_is_good_at(app):
-    sides = {name: app.models[name].first_side for name in (CLASSIFIER, DETECTOR)}
-    assert sides == {CLASSIFIER: 224, DETECTOR: 512}  # good up to 224 and 554 px
-    assert app.models['retinanet_pvt_small-coco'].first_side == 512  # not measured
-
-
-@pytest.mark.parametrize(
-    ('size', 'seen'),
-    [
-        ((640, 480), (640, 480)),
-        ((1600, 1200), (480, 360)),
-        ((40, 30), (480, 360)),
-        ((1600, 50), (1024, 32)),
-    ],
-)
-def test_an_image_is_first_shown_at_a_size_that_the_model_is_good_at(app, views, file, size, seen):
-    """The segmentor was tested on images of 480 x 360 px, and is good up to twice that."""
 @pytest.mark.parametrize(
     ('name', 'cells'),
     [
@@ -246,6 +246,23 @@ def test_features_of_every_shipped_model_are_shown_by_stride(app, views, file, n
     assert picture is not None and re.fullmatch(rf'Layer 7 of 12 {rest}', caption)
 
 
+def test_features_begin_at_a_size_that_the_model_is_good_at(app):
+    sides = {name: app.models[name].first_side for name in (CLASSIFIER, DETECTOR)}
+    assert sides == {CLASSIFIER: 224, DETECTOR: 512}  # good up to 224 and 554 px
+    assert app.models['retinanet_pvt_small-coco'].first_side == 512  # not measured
+
+
+@pytest.mark.parametrize(
+    ('size', 'seen'),
+    [
+        ((640, 480), (480, 360)),
+        ((1600, 1200), (480, 360)),
+        ((40, 30), (480, 360)),
+        ((1600, 50), (1024, 32)),
+    ],
+)
+def test_an_image_is_first_shown_at_a_size_that_the_model_is_good_at(app, views, file, size, seen):
+    """The segmentor was tested on images of 480 x 360 px as they are."""
     image = file(np.zeros((size[1], size[0], 3), np.uint8))
     model = app.models[SEGMENTOR]
     found = views.predict(model, image, views.first_scale(model, image))
@@ -361,11 +378,15 @@ def call(app, number, *data, session=None):
     return dict(done, warning=' '.join(said))
 
 
+SIDE, SCORE = 4, 9  # places in the data of a request
+
+
 def ask_result(app, place=None, value=None, session=None):
     """The answer to a request for a result, with another value at one place."""
-    # Image, model, a state, which the server keeps; side; side, layer and point; score, opacity.
+    # Image, model, a state, which the server keeps; automatic, side; side, layer and point of the
+    # features; score, opacity.
     image = dict(app.page.image.value, meta=dict(_type='gradio.FileData'))
-    data = [image, CLASSIFIER, None, 0, 64, 7, 50, 50, 0.5, 0.6]
+    data = [image, CLASSIFIER, None, place != SIDE, 512, 64, 7, 50, 50, 0.5, 0.6]
     if place is not None:
         data[place] = value
     number = next(i for i, fn in app.page.blocks.fns.items() if fn.name == 'run')
@@ -414,12 +435,12 @@ def test_names_of_requests_are_checked(app):
 @pytest.mark.parametrize(
     ('place', 'value', 'size'),
     [
-        (3, 5000, '1024 x 768 px'),
-        (3, 64.5, '64 x 48 px'),
-        (3, -5, '112 x 112 px'),
-        (3, None, '112 x 112 px'),
-        (3, float('nan'), '112 x 112 px'),
-        (8, 9, '112 x 112 px'),
+        (SIDE, 5000, '1024 x 768 px'),
+        (SIDE, 64.5, '64 x 48 px'),
+        (SIDE, -5, '32 x 24 px'),
+        (SIDE, None, '32 x 24 px'),
+        (SIDE, float('nan'), '32 x 24 px'),
+        (SCORE, 9, '112 x 112 px'),
     ],
 )
 def test_a_number_that_its_field_does_not_accept_is_the_nearest(app, place, value, size, capfd):

@@ -100,6 +100,7 @@ def test_the_first_screen_is_a_finished_example(open_page):
     expect(page.locator('body')).to_contain_text('see what a model finds')
     done(page, r'112 x 112 px, \d+ ms \| church 9\d% \| good size')
     expect(page.get_by_label('number input for Lowest score')).to_be_hidden()
+    picture(page, 'app_prediction', CLASSIFIER)
 
 
 def test_prediction_and_scores(open_page):
@@ -109,10 +110,13 @@ def test_prediction_and_scores(open_page):
     done(
         page,
         r'240 x 240 px, \d+ ms \| 9 of the 11 labelled cells found, 0 false boxes'
-        r' \| missed \(dashed\): 1 WBC, 1 RBC.+RBC\s*\d',
+        r' \| missed \(dashed outlines\): 1 WBC, 1 RBC.+RBC\s*\d',
     )
-    picture(page, 'app_prediction', DETECTOR)
-    side = page.get_by_label(re.compile('number input for Longer side.+0: automatic'))
+    automatic = page.get_by_label('Automatic size')
+    side = page.get_by_role('tabpanel').first.get_by_label('number input for Longer side')
+    expect(side).to_be_hidden()
+    automatic.uncheck()
+    done(page, '512 x 512 px')
     side.fill('480')
     side.press('Enter')
     side.blur()
@@ -125,7 +129,8 @@ def test_prediction_and_scores(open_page):
     choose(page, SEGMENTOR)
     done(page, r'building\s*2\d\.\d%')
     expect(score).to_be_hidden()
-    expect(side).to_have_value('0')
+    expect(automatic).to_be_checked()
+    expect(side).to_be_hidden()
     opacity = page.get_by_label('number input for Opacity of the mask')
     before = page.locator('#results figure img').get_attribute('src')
     opacity.fill('0.2')
@@ -140,15 +145,15 @@ def test_several_sizes(open_page):
     view(page, 'Features')
     done(page, '512 x 512 px as a map of 32 x 32 cells')
     view(page, 'Several sizes')
-    done(page, r'120 x 120 px, .+ outside the good sizes.+720 x 720 px, \d+ ms \|')
+    done(page, r'120 x 120 px, .+ outside the good sizes.+480 x 480 px, \d+ ms \|')
     done(
         page,
-        r'480 x 480 px, \d+ ms \| 9 of .+ 0 false boxes \| missed .+ \| this model was trained on',
+        r'240 x 240 px, \d+ ms \| 9 of .+ 0 false boxes \| missed .+ \| this model was trained on',
     )
     choose(page, SEGMENTOR)
     done(
         page,
-        r'640 x 480 px \| the image.+640 x 480 px, .+ building 2\d%, tree 2\d%.+1024 x 768 px, ',
+        r'640 x 480 px \| the image.+480 x 360 px, .+ building 2\d%, tree 2\d%.+960 x 720 px, ',
     )
     picture(page, 'app_sizes', SEGMENTOR)
     view(page, 'Features')
@@ -160,20 +165,28 @@ def test_several_sizes(open_page):
     done(page, r'129 x 97 px, \d+ ms \| church \d\d% \| good size')
 
 
+def to_tab(page, name):
+    """Scroll to a tab and return it."""
+    tab = page.get_by_role('tab', name=name)
+    tab.evaluate('tab => scrollBy(0, tab.getBoundingClientRect().top - 8)')
+    return tab
+
+
 def test_the_screen_of_a_phone_shows_the_tabs_and_a_result(open_page):
     page = open_page(width=390, height=844, device_scale_factor=2)
+    to_tab(page, 'Prediction')
+    picture(page, 'app_prediction_narrow', CLASSIFIER, whole=False)
     choose(page, SEGMENTOR)
     view(page, 'Features')
     done(page, '512 x 384 px as a map of 128 x 96 cells')
     for tab, text in (
         ('Features', '512 x 384 px as a map of 128 x 96 cells'),
-        ('Several sizes', r'640 x 480 px, .+ building 2\d%.+1024 x 768 px, '),
+        ('Several sizes', r'480 x 360 px, .+ building 2\d%.+960 x 720 px, '),
     ):
         view(page, tab)
         done(page, text)
         page.wait_for_timeout(1500)  # the page scrolls to the result
-        tabs = page.get_by_role('tab', name=tab)
-        tabs.evaluate('tab => scrollBy(0, tab.getBoundingClientRect().top - 8)')
+        tabs = to_tab(page, tab)
         result = page.locator('#results figure img:visible').first
         result.wait_for()
         for part in (tabs, result):
@@ -181,14 +194,6 @@ def test_the_screen_of_a_phone_shows_the_tabs_and_a_result(open_page):
             assert box['y'] >= 0 and box['y'] + box['height'] <= 844
         name = {'Features': 'features', 'Several sizes': 'sizes'}[tab]
         picture(page, f'app_{name}_narrow', SEGMENTOR, whole=False)
-    choose(page, DETECTOR)
-    view(page, 'Prediction')
-    done(page, r'240 x 240 px, \d+ ms \| \d+ of the 11 labelled cells')
-    page.wait_for_timeout(1500)
-    page.get_by_role('tab', name='Prediction').evaluate(
-        'tab => scrollBy(0, tab.getBoundingClientRect().top - 8)'
-    )
-    picture(page, 'app_prediction_narrow', DETECTOR, whole=False)
 
 
 def test_a_point_is_chosen_by_a_click_and_by_the_keyboard(open_page):
@@ -286,7 +291,7 @@ def test_windows_and_accessibility(open_page, colours, width):
     done(page, '512 x 512 px as a map of 32 x 32 cells')
     check('features')
     view(page, 'Several sizes')
-    done(page, '720 x 720 px')
+    done(page, '480 x 480 px')
     check('sizes')
     assert found == {}, [*found]
 
