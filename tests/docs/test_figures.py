@@ -87,17 +87,17 @@ def by_resnet(column):
 FIGURES = [
     (
         'docs/speed.md',
-        "| timm's Twins-PCPVT-S | N | N | N | N | | mmseg's Twins-PCPVT-S | N | N | N | |",
+        "| timm's Twins-PCPVT-S | N | N | N | N | | mmseg's Twins-PCPVT-S | N | N | N | N |",
         lambda: [
             large(file, PYRAMID, other, batch)
-            for other, batches in ((TIMM, (1, 1, 8, 1)), (MMSEG, (1, 1, 8)))
-            for file, batch in zip(('cpu', 'cpu_epyc', 'gpu', 'gpu'), batches, strict=False)
+            for other in (TIMM, MMSEG)
+            for file, batch in (('cpu', 1), ('cpu_epyc', 1), ('gpu', 8), ('gpu', 1))
         ],
     ),
     (
         'docs/speed.md',
-        'CPVT-S with five [PEGs](how_it_works.md#peg-in-one-picture) and a class token runs at N to N'
-        ' times the speed of DeiT-S',
+        'CPVT-S with five [PEGs](how_it_works.md#peg-in-one-picture) and a class token runs at N'
+        ' to N times the speed of DeiT-S',
         lambda: span(speeds('gpu', COLUMN, DEIT)),
     ),
     (
