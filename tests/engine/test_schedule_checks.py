@@ -96,6 +96,7 @@ def test_a_schedule_that_ends_with_another_training_is_told_once(
             dict(iterations=4),
         ),
         ([dict(type='ReduceOnPlateauLR', monitor='score', end=9)], dict(epochs=1, validate=True)),
+        ([poly(9)], dict(iterations=0)),
     ],
     ids=[
         'none',
@@ -111,6 +112,7 @@ def test_a_schedule_that_ends_with_another_training_is_told_once(
         'constant at the end',
         'momentum',
         'metric',
+        'no iteration',
     ],
 )
 def test_warmups_and_schedules_that_end_with_the_training_are_not_told(
