@@ -317,7 +317,7 @@ def vis() -> Image.Image:
     """The prediction of the shipped segmentor on the photograph of a street."""
     shipped, image = find_shipped(SEGMENTOR), open_street().image
     cfg = read_config(shipped.config_file)
-    inferencer = Inferencer(cfg=cfg, checkpoint=shipped.name, long_side=image.shape[1])
+    inferencer = Inferencer(cfg=cfg, checkpoint=shipped.name, long_side=480)
     _, picture = inferencer(np.ascontiguousarray(image[..., ::-1]), vis=True)
     return Image.fromarray(picture)
 

@@ -78,7 +78,7 @@ def card(
     if any('Resize' in step['type'] for step in cfg.test_dataloader.dataset.pipeline):
         size, side = 'are scaled to the test scale, row `1` of the table below', ''
     else:
-        size, side = 'keep their own size, which the recipe does not change', '--long-side 640 '
+        size, side = 'keep their own size, which the recipe does not change', '--long-side 480 '
     status = f'**Development scores.** {decided}.\n\n' if decided else ''
     return f"""# {entry.name}
 
