@@ -150,7 +150,7 @@ FIGURES = [
     ),
     (
         'README.md',
-        'takes N times as long, and N times the memory',
+        'takes N times as long and needs N times the memory',
         lambda: [by_resnet('ms'), by_resnet('mib')],
     ),
     ('README.md', "N to N times as mmseg's", lambda: on_cpus(MMSEG)),
