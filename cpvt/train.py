@@ -1,7 +1,7 @@
 """Train the detector, segmentor or classifier of a config.
 
-python demo/digit_scenes.py    # the data of the next line
-cpvt train configs/demo/retinanet_multiscale-cpvt_digits.py
+cpvt train mine/model.py
+cpvt train mine/model.py --resume    # after a stop
 torchrun --nproc-per-node 8 -m cpvt train CONFIG --launcher pytorch
 """
 

@@ -69,7 +69,7 @@ def test_a_published_model_goes_on_with_own_objects(name, data, tmp_path, call, 
     labels = data(known)
     call('make_config', *labels, '--weights', name, '--out', 'first.py', '--length', '2')
     printed = capsys.readouterr().out
-    assert f'classes that keep their rows of the last layer: {known}' in printed
+    assert f'classes of the same name keep what they learned: {known}' in printed
     cfg = read_config('first.py')
     head = cfg.model.panoptic_head
     assert (head.num_things_classes, head.num_stuff_classes) == (2, 0)
@@ -108,7 +108,7 @@ def test_names_that_are_all_new_keep_no_row(data, call, capsys):
     pytest.importorskip('mmdet')
     name = 'eomt_large-coco_instance'
     call('make_config', *data('Röhre'), '--weights', name, '--out', 'first.py', '--length', '1')
-    assert 'keep their rows of the last layer: none' in capsys.readouterr().out
+    assert 'classes of the same name keep what they learned: none' in capsys.readouterr().out
     source = publish(name, 80)
     call('train', 'first.py', '--work-dir', 'work', '--cfg-options', *TINY)
     weights = torch.load('work/iter_1.pth', weights_only=False)['state_dict']
