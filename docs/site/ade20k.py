@@ -36,6 +36,8 @@ LABELS = {
     'upernet_twins_pcpvt_small-ade20k': ('S', (10, -5)),
     'upernet_twins_pcpvt_base-ade20k': ('B', (-9, -2)),
     'upernet_twins_pcpvt_large-ade20k': ('L', (-9, -1)),
+    'upernet_beit_base-ade20k': ('BEiT-B', (0, 9)),
+    'upernet_twins_svt_large-ade20k': ('SVT-L', (9, -2)),
     '*peer: UPerNet, Swin-T*': ('Swin-T', (-9, -5)),
     '*peer: UPerNet, ResNet-50*': ('ResNet-50', (0, -18)),
     '*peer: Semantic FPN, Swin-T*': ('Swin-T', (9, -4)),
@@ -88,7 +90,9 @@ def plot(axis: Axes, theme: str, ground: str, ink: str) -> None:
     ticks = [0.2, 0.5, 1, 2, 5]
     axis.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
     axis.set_xticks([], minor=True)
-    axis.set_xlabel('Seconds per image on a CPU (512 x 512 px, two cores of an AMD EPYC)', **style)
+    axis.set_xlabel(
+        'Seconds per image, log scale (512 x 512 px, two cores of an AMD EPYC)', **style
+    )
     axis.text(0.01, 0.985, 'mIoU', transform=axis.transAxes, va='top', **style)
     axis.spines[['top', 'right']].set_visible(False)
     axis.spines[:].set_color(ink)
@@ -117,7 +121,7 @@ def draw_narrow(theme: str) -> Figure:
     sheet = Sheet(358, 520, theme)
     axis = sheet.axis(28, 10, 322, 330)
     plot(axis, theme, sheet.ground, sheet.ink)
-    axis.set_xlabel('Seconds per image on two cores of an AMD EPYC', fontsize=12 * POINTS)
+    axis.set_xlabel('Seconds, log scale, on two cores of an AMD EPYC', fontsize=12 * POINTS)
     legend(sheet, [(20, 396 + 22 * i) for i in range(6)])
     return sheet.figure
 

@@ -189,6 +189,9 @@ def test_the_first_paragraphs_say_what_the_table_has():
     )
     (said,) = re.findall(re.sub(r'\bN\b', r'([\\d.]+)', pattern), TEXT)
     assert said == tuple(f'{ratio:.1f}' for ratio in ratios)
+    upernet = csv_rows('upernet')
+    ratio = int(upernet['PyramidCPVT-S']['ms']) / int(upernet['ResNet-50']['ms'])
+    assert 'UPerNet takes the same time.' in TEXT and abs(ratio - 1) < 0.03
     assert f'COCO weights ({shown["PVTv2-B2"][0]} AP) download by name' in TEXT
     assert not any('peg' in one.about.lower() for one in known.values())
 
