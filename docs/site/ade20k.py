@@ -91,7 +91,7 @@ def plot(axis: Axes, theme: str, ground: str, ink: str) -> None:
     axis.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
     axis.set_xticks([], minor=True)
     axis.set_xlabel(
-        'Seconds per image, log scale (512 x 512 px, two cores of an AMD EPYC)', **style
+        'Seconds per image, log scale (512 px, two cores of an AMD EPYC)', **style
     )
     axis.text(0.01, 0.985, 'mIoU', transform=axis.transAxes, va='top', **style)
     axis.spines[['top', 'right']].set_visible(False)
