@@ -90,9 +90,7 @@ def plot(axis: Axes, theme: str, ground: str, ink: str) -> None:
     ticks = [0.2, 0.5, 1, 2, 5]
     axis.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
     axis.set_xticks([], minor=True)
-    axis.set_xlabel(
-        'Seconds per image, log scale (512 px, two cores of an AMD EPYC)', **style
-    )
+    axis.set_xlabel('Seconds per image, log scale (512 px, two cores of an AMD EPYC)', **style)
     axis.text(0.01, 0.985, 'mIoU', transform=axis.transAxes, va='top', **style)
     axis.spines[['top', 'right']].set_visible(False)
     axis.spines[:].set_color(ink)
