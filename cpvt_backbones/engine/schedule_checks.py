@@ -19,12 +19,12 @@ def warn_of_schedule(runner: Runner) -> None:
         runner: A training whose optimizer and schedules are built.
     """
     schedules = runner.param_schedulers or []
-    if not runner.max_iters:  # drop_last without a full batch
-        return
     for some in schedules.values() if isinstance(schedules, dict) else [schedules]:
         rates = [one for one in some if one.param_name == 'lr' and not _is_warmup(one)]
         if not rates or any(getattr(one, 'need_val_args', False) for one in rates):
             continue
+        if not runner.max_iters:  # drop_last without a full batch
+            return
         last = max(rates, key=lambda one: one.end / _length(runner, one))
         difference = _difference(runner, last)
         if difference:
