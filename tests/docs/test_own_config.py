@@ -592,11 +592,7 @@ SHORT = {
 }
 
 
-RATES = {  # of a step of 4 images, by those of the recipe; detectors' are not scaled
-    **dict.fromkeys(DETECTORS, 1e-4),
-    'my_upernet': 6e-5 * 4 / 32,
-    'my_segmentor': 1e-4 * 4 / 16,
-}
+RATES = {**dict.fromkeys(DETECTORS, 1e-4), 'my_upernet': 6e-5, 'my_segmentor': 1e-4}
 
 
 @pytest.mark.slow
@@ -610,8 +606,7 @@ def test_config_trains(name, call, tmp_path, monkeypatch):
     config = write_config(tmp_path, name)
     options = ['model.backbone.init_cfg=None', *SMALL, *SHORT[toolbox]]
     options += [f'{part}_dataloader.dataset.pipeline.1.scale=(96,64)' for part in ('val', 'test')]
-    scaled = ['--auto-scale-lr'] if toolbox == 'mmseg' else []
-    call('train', config, *scaled, '--cfg-options', *options)
+    call('train', config, '--cfg-options', *options)
     (weights,) = (tmp_path / f'work_dirs/{config.stem}').glob('*_1.pth')
     groups = torch.load(weights, weights_only=False)['optimizer']['param_groups']
     (rate,) = {one['initial_lr'] for one in groups}
@@ -644,4 +639,4 @@ def test_mmsegs_own_script_trains(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr[-3000:]
     saved = torch.load('work_dirs/my_segmentor/iter_1.pth', weights_only=False)
     assert PROGRESS in saved['message_hub']['runtime_info']  # of ResumableRunner
-    assert saved['optimizer']['param_groups'][0]['initial_lr'] == RATES['my_segmentor']
+    assert saved['optimizer']['param_groups'][0]['initial_lr'] == RATES['my_segmentor'] * 4 / 16
