@@ -375,7 +375,7 @@ def test_a_toolboxs_own_script_starts_from_a_whole_model(name, tmp_path, monkeyp
     options.append('optim_wrapper.optimizer.lr=0')
     monkeypatch.setattr(sys, 'argv', [str(script), str(path), '--cfg-options', *options])
     runpy.run_path(str(script), run_name='__main__')
-    (file,) = Path('work_dirs', path.stem).glob('*_1.pth')
+    (file,) = Path('work_dirs', path.stem).glob('[ei]*_1.pth')
     trained = torch.load(file, weights_only=False)['state_dict']
     parameters = {key for key, _ in whole.named_parameters()}
     other = {key for key in parameters if not torch.equal(trained[key], state[key])}
@@ -607,7 +607,7 @@ def test_config_trains(name, call, tmp_path, monkeypatch):
     options = ['model.backbone.init_cfg=None', *SMALL, *SHORT[toolbox]]
     options += [f'{part}_dataloader.dataset.pipeline.1.scale=(96,64)' for part in ('val', 'test')]
     call('train', config, '--cfg-options', *options)
-    (weights,) = (tmp_path / f'work_dirs/{config.stem}').glob('*_1.pth')
+    (weights,) = (tmp_path / f'work_dirs/{config.stem}').glob('[ei]*_1.pth')
     groups = torch.load(weights, weights_only=False)['optimizer']['param_groups']
     (rate,) = {one['initial_lr'] for one in groups}
     assert rate == pytest.approx(RATES[name])
