@@ -30,6 +30,7 @@ CLASSIFIER = 'cpvt_tiny_gap-imagenette'
 # Page, and text of a block that another test runs.
 ELSEWHERE = {
     'docs/evidence.md': {'model = dict(': 'test_local_dinov3.py'},
+    'docs/evidence/one_gpu.md': {'accumulative_counts=1': 'test_example_masks.py'},
     'docs/export.md': {"'classifier.onnx'": 'test_export_page.py'},
     'docs/improve.md': {
         "'out/maps/": 'test_example_masks.py',

@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from own_data_sets import class_folders
 from pages import ROOT, SMALL, blocks, run_commands
 from PIL import Image
@@ -249,3 +250,22 @@ def pattern_of(line, *, is_exact):
     """Any text in place of three dots and, if not exact, any number in place of each."""
     text = re.escape(one_space(line)).replace(re.escape('...'), '.*?')
     return text if is_exact else re.sub(r'\d[\d.,\\]*', r'[\\d.,]+', text)
+
+
+def test_the_config_of_the_study_of_rates_trains(call):
+    """With the page's first options; the schedule is the page's."""
+    page = 'docs/evidence/one_gpu.md'
+    texts = [text for _, text in blocks(page)]
+    make, config, trainings = texts
+    Path('demo').symlink_to(ROOT / 'demo')
+    words = make.replace('\\\n', ' ').split()[1:]
+    call('make_config', *words[1:], '--no-estimate')
+    Path('mine/rate.py').write_text(config)
+    (rate, count) = re.findall(r'--cfg-options (\S+lr=[\d.e-]+|\S+counts=\d)', trainings)[-2:]
+    assert read_config(Path('mine/rate.py')).train_cfg.max_iters == 400
+    short = ['train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'train_dataloader.num_workers=0']
+    short += ['train_dataloader.persistent_workers=False', 'train_dataloader.batch_size=2']
+    call('train', 'mine/rate.py', '--cfg-options', rate, count, *short)
+    saved = torch.load('work_dirs/rate/iter_2.pth', weights_only=False)
+    assert {one['initial_lr'] for one in saved['optimizer']['param_groups']} == {7.5e-6}
+    assert [one['end'] for one in saved['param_schedulers']] == [40, 400]
