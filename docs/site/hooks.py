@@ -56,7 +56,7 @@ PICTURE = re.compile(
     r'<source media="\(prefers-color-scheme: dark\)" srcset="(?P<dark>[^"]+)">\s*'
     r'<img src="(?P<light>[^"]+)"(?P<rest>[^>]*)>\s*</picture>'
 )
-SOURCE_OF_PHONES = re.compile(r'<source media="(\(max-width: [^)]+\))([^"]*)" srcset="([^"]+)">')
+SOURCE_OF_PHONES = re.compile(r'<source media="(\(max-width: [^)]+\))([^"]*)"\s+srcset="([^"]+)">')
 ROLE = re.compile(r':(?:class|func|mod|meth|attr|data):(?=<code>)')  # of Sphinx, in docstrings
 # In a table of names: the links, and the last column.
 NAME = re.compile(r'(?<=^\| \[`)([\w.]+`\])\([^)]+\)', re.MULTILINE)

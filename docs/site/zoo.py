@@ -55,7 +55,8 @@ time. If you want to keep your UPerNet or Semantic FPN, take the model of this k
 `twins_pcpvt_small`, which is PyramidCPVT-S.
 
 <picture>
-<source media="(max-width: 44.9em) and (prefers-color-scheme: dark)" srcset="figures/ade20k_narrow_dark.webp">
+<source media="(max-width: 44.9em) and (prefers-color-scheme: dark)"
+srcset="figures/ade20k_narrow_dark.webp">
 <source media="(max-width: 44.9em)" srcset="figures/ade20k_narrow.webp">
 <source media="(prefers-color-scheme: dark)" srcset="figures/ade20k_dark.webp">
 <img src="figures/ade20k.webp" alt="mIoU on ADE20K by time">
@@ -69,7 +70,7 @@ time. If you want to keep your UPerNet or Semantic FPN, take the model of this k
 - **Training.** UPerNet was trained on 32 [crops](how_it_works.md#terms) per step with
   `twins_pcpvt_small`, and on 16 crops per step with ResNet-50 and Swin-T.
 
-The images have 512 x 512 px. mmseg's tests use 512 px on the shorter side.""",  # noqa: E501
+The images have 512 x 512 px. mmseg's tests use 512 px on the shorter side.""",
     'ADE20K panoptic': 'The images have 640 px.',
     'Cityscapes': 'The images have 1024 px.',
     'ImageNet-1k': """\

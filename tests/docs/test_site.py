@@ -129,6 +129,7 @@ def test_site_builds_and_its_pages_fetch_nothing(tmp_path):
     for scheme, ending in (('light', ''), ('dark', '_dark')):
         assert home.count(f'docs/figures/hero{ending}.webp#only-{scheme}"') == 1
         assert home.count(f'srcset="docs/figures/hero_narrow{ending}.webp"') == 1
+        assert run.count(f'srcset="figures/ade20k_narrow{ending}.webp"') == 1
     assert not any(
         'prefers-color-scheme: dark)" srcset' in page.read_text('utf-8') for page in pages
     )
